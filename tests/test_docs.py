@@ -20,6 +20,7 @@ import pytest
 
 import trio_monque
 import trio_monque.testing
+from docs import sequence_diagram
 from tests.faults import document_promises, promises
 from tests.protocol import mutations, timed
 from tests.support.pages import DOCS, PAGES, rows
@@ -351,6 +352,16 @@ def test_state_diagram_and_its_table_are_those_of_the_code() -> None:
     assert drawn["PICTURE"].read_text(encoding="utf-8") == drawn["diagram"](), "run python docs/state_diagram.py"
     page = drawn["PAGE"].read_text(encoding="utf-8")
     assert page == drawn["page_with_table"](page), "run python docs/state_diagram.py"
+
+
+def test_sequence_diagrams_are_those_of_the_code_and_each_is_on_the_page() -> None:
+    page = (DOCS / "explanation/sequences.md").read_text(encoding="utf-8")
+    for name, picture in sequence_diagram.PICTURES.items():
+        path = sequence_diagram.path_of(name)
+        drawn = sequence_diagram.drawn(picture)
+        assert path.read_text(encoding="utf-8") == drawn, "run python -m docs.sequence_diagram"
+        assert f"]({path.name})" in page
+    assert sequence_diagram.FENCE == "_id, status, claimedBy, lockedAt, claimToken"
 
 
 def test_table_of_transitions_names_functions_that_lead_where_it_says() -> None:
