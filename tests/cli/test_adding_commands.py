@@ -121,6 +121,11 @@ def test_data_come_from_a_file_or_from_standard_input(
         (("send", "--data-file", "no/such/file"), "no/such/file"),
         (("send", "--collection", "a$"), "--collection='a$'"),
         (("send", "-5"), "No such option '-5'"),
+        (("send", "--database", "a b"), "--database='a b'"),
+        (("send", "--database", "\udcff"), "--database='\\udcff'"),  # As Python reads an argument that is not UTF-8.
+        (("\udcff",), "name='\\udcff'"),
+        (("send", '"\udcff"'), "is not extended JSON"),
+        (("send", "--meta", "a=\udcff"), "--meta="),
         ((), "Missing argument 'NAME'"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",

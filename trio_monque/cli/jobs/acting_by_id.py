@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import click
 
 from ...errors import DocumentRefusedError, InvalidOptionError, MonqueConnectionError, MonqueError
 from ...jobs.job import Job
+from ...safe_text import one_line
 from ...store.job_json import job_as_json
 from ...store.types import ObjectId
 from ..exit_statuses import CHECK_FAILED, INTERRUPTED, SUCCEEDED
@@ -71,13 +72,13 @@ def _act(access: JobsAccess, job_id: str, action: IdAction, outcome: _Outcome) -
         elif found:
             outcome.done[job_id] = None
         else:
-            outcome.refused[job_id] = f"cannot {action.verb} job {job_id}: {_missing(access, job_id, action)}"
+            outcome.refused[job_id] = f"cannot {action.verb} job {one_line(job_id)}: {_missing(access, job_id, action)}"
 
 
 def _missing(access: JobsAccess, job_id: str, action: IdAction) -> str:
     if ObjectId.is_valid(job_id):
         return f"{access.name} has no job with this id"
-    by_name = "" if action.verb == "reschedule" else f"; by a name they are selected with --name {job_id}"
+    by_name = "" if action.verb == "reschedule" else f"; by a name they are selected with --name {one_line(job_id)}"
     return f"an id has 24 hexadecimal digits{by_name}"
 
 
@@ -89,7 +90,7 @@ def _report(access: JobsAccess, action: IdAction, outcome: _Outcome) -> None:
                 "collection": access.name,
                 "count": len(outcome.done),
                 "jobs": [{"id": job_id} if job is None else job_as_json(job) for job_id, job in outcome.done.items()],
-                "errors": as_errors(outcome.refused),
+                "errors": [{"id": one_line(job_id), "reason": reason} for job_id, reason in outcome.refused.items()],
             }
         )
     else:
@@ -97,8 +98,3 @@ def _report(access: JobsAccess, action: IdAction, outcome: _Outcome) -> None:
             click.echo(action.describe(job_id, job))
     for problem in outcome.refused.values():
         warn(f"trio-monque: {problem}")
-
-
-def as_errors(refused: Mapping[str, str]) -> list[dict[str, str]]:
-    """Return jobs that could not be changed, and why, for JSON."""
-    return [{"id": job_id, "reason": reason} for job_id, reason in refused.items()]

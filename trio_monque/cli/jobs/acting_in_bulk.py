@@ -10,11 +10,11 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
-from typing import Final, Protocol, Unpack
+from typing import Final
 
 import click
 
-from ...client.bulk import MOST_IN_A_BATCH, OnProgress
+from ...client.bulk import MOST_IN_A_BATCH
 from ...jobs.bulk_changes import BulkResult
 from ...jobs.job import Job, JobStatus
 from ...jobs.job_query import JobFilter, JobSort
@@ -30,10 +30,6 @@ EXAMPLES: Final = 5
 """Jobs that a dry run shows."""
 
 
-class _Call(Protocol):
-    def __call__(self, *, on_progress: OnProgress, **selection: Unpack[Selection]) -> BulkResult: ...
-
-
 @dataclass(frozen=True, kw_only=True)
 class BulkAction:
     """What is done to a selection.
@@ -42,13 +38,13 @@ class BulkAction:
         verb: Such as "cancel".
         done: Such as "cancelled".
         possible: The statuses in which a selection can be changed.
-        call: Does it.
+        call: Does it; it takes a selection and `on_progress`.
     """
 
     verb: str
     done: str
     possible: Collection[JobStatus]
-    call: _Call
+    call: Callable[..., BulkResult]
 
 
 def act_on_selection(
