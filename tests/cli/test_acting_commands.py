@@ -133,6 +133,19 @@ def test_number_is_asked_about_before_anything_changes(
     assert statuses(jobs) == {"cancelled": 1204}
 
 
+def test_running_jobs_are_counted_before_they_are_deleted(
+    command: Command, db: Database, jobs: Collection, typed: Callable[[str], None]
+) -> None:
+    plant(jobs)
+    dry = command("delete", "--name", "mail", "--dry-run")
+    assert dry.lines[0] == f"would delete 7 jobs of {db.name}.monque_jobs, 1 of them running, such as:"
+    assert command("delete", "--name", "mail", "--dry-run", "--json").json["running"] == 1
+    typed("n\n")
+    asked = command("delete", "--everything").err
+    assert asked.startswith(f"delete 9 jobs of {db.name}.monque_jobs, 1 of them running? [y/N]: ")
+    assert jobs.count_documents({}) == 9
+
+
 @pytest.mark.parametrize(("spread", "seconds"), [((), 30), (("--spread", "1h"), 3600), (("--spread", "0"), 0)])
 def test_retried_selection_falls_due_evenly(
     command: Command, jobs: Collection, spread: tuple[str, ...], seconds: float

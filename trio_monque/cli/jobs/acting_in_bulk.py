@@ -58,19 +58,39 @@ def act_on_selection(
             raise click.UsageError(f"--status {status}: a selection can {action.verb} {possible} jobs only")
     statuses = selector.among(action.possible)
     if is_dry:
-        count = count_selected(access.jobs, selector, statuses)
-        _print_dry_run(access, action, count, _examples(access, selection, statuses))
+        _print_dry_run(access, action, _Number.of(access, selector, statuses), _examples(access, selection, statuses))
         return SUCCEEDED
     if not is_confirmed:
         require_terminal()  # Also where nothing is selected now: a script fails at once, and not on some days.
-        count = count_selected(access.jobs, selector, statuses)
-        if str(count) == "0":
+        number = _Number.of(access, selector, statuses)
+        if str(number.selected) == "0":
             return _print_result(access, action, BulkResult())
-        confirm(f"{action.verb} {_jobs(count)} of {access.name}?", yes=False)
+        confirm(f"{action.verb} {number.in_words(access)}?", yes=False)
     return _act(access, selection, action)
 
 
 # --- The look before ---
+
+
+@dataclass(frozen=True, slots=True)
+class _Number:
+    """How many jobs are selected, and how many of them run: deleted, these lose their claims."""
+
+    selected: SelectionCount
+    running: SelectionCount
+
+    @classmethod
+    def of(cls, access: JobsAccess, selector: JobSelector, statuses: Sequence[JobStatus]) -> _Number:
+        running = [status for status in statuses if status is JobStatus.PROCESSING]
+        return cls(
+            count_selected(access.jobs, selector, statuses),
+            count_selected(access.jobs, selector, running) if running else SelectionCount(0),
+        )
+
+    def in_words(self, access: JobsAccess) -> str:
+        jobs = f"{self.selected} job of" if str(self.selected) == "1" else f"{self.selected} jobs of"
+        running = "" if str(self.running) == "0" else f", {str(self.running).removesuffix(' of')} of them running"
+        return f"{jobs} {access.name}{running}"
 
 
 def _examples(access: JobsAccess, selection: Selection, statuses: Sequence[JobStatus]) -> Sequence[Job]:
@@ -80,20 +100,21 @@ def _examples(access: JobsAccess, selection: Selection, statuses: Sequence[JobSt
     return access.client.get_jobs_with_cursor(limit=EXAMPLES, filter=JobFilter(**chosen), sort=order).jobs
 
 
-def _print_dry_run(access: JobsAccess, action: BulkAction, count: SelectionCount, examples: Sequence[Job]) -> None:
+def _print_dry_run(access: JobsAccess, action: BulkAction, number: _Number, examples: Sequence[Job]) -> None:
     if access.as_json:
         print_json(
             {
                 "action": action.verb,
                 "collection": access.name,
                 "dry_run": True,
-                "count": count.number,
-                "is_capped": count.is_capped,
+                "count": number.selected.number,
+                "is_capped": number.selected.is_capped,
+                "running": number.running.number,
                 "examples": [job_as_json(job, is_light=True) for job in examples],
             }
         )
         return
-    click.echo(f"would {action.verb} {_jobs(count)} of {access.name}{', such as:' if examples else ''}")
+    click.echo(f"would {action.verb} {number.in_words(access)}{', such as:' if examples else ''}")
     rows = [
         {
             "id": str(job.id),
@@ -106,10 +127,6 @@ def _print_dry_run(access: JobsAccess, action: BulkAction, count: SelectionCount
     ]
     if rows:
         print_records(rows, "")
-
-
-def _jobs(count: SelectionCount) -> str:
-    return f"{count} job" if str(count) == "1" else f"{count} jobs"
 
 
 # --- The action ---
