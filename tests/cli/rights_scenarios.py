@@ -1,0 +1,187 @@
+"""What each kind of user of a database does, as that user: for the tests of the roles on the page on security."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any, Final
+
+import pymongo
+import trio
+from pymongo import monitoring
+
+from trio_monque import Claim, JobFilter, Monque, NewJob, Retention, RunningJob, Workers, open_scheduler, run_claims
+from trio_monque.claims import create_claim_index, dead_letters, readmit
+from trio_monque.cli.doctor.examination import Examination
+from trio_monque.cli.program import run_program
+from trio_monque.errors import MonqueConnectionError
+from trio_monque.store.types import Database
+
+UNAUTHORIZED: Final = 13
+TENTH_OF_JANUARY: Final = datetime(2090, 1, 10, tzinfo=UTC)
+
+
+class Refusals(monitoring.CommandListener):
+    """The commands that the server refused for want of rights."""
+
+    def __init__(self) -> None:
+        self.commands: list[str] = []
+
+    def started(self, event: monitoring.CommandStartedEvent) -> None:
+        pass
+
+    def succeeded(self, event: monitoring.CommandSucceededEvent) -> None:
+        pass
+
+    def failed(self, event: monitoring.CommandFailedEvent) -> None:
+        if event.failure.get("code") == UNAUTHORIZED:
+            self.commands.append(f"{event.command_name}: {event.failure.get('errmsg')}")
+
+
+@contextmanager
+def database_of(uri: str, refusals: Refusals) -> Iterator[Database]:
+    with pymongo.MongoClient[Any](uri, event_listeners=[refusals]) as client:
+        yield client.get_default_database()
+
+
+def refused(uri: str, scenario: Callable[[Database, str], object]) -> list[str]:
+    """Run the scenario; return what the server has refused for want of rights."""
+    refusals = Refusals()
+    with database_of(uri, refusals) as database:
+        try:
+            scenario(database, uri)
+        except (MonqueConnectionError, BaseExceptionGroup, trio.TooSlowError):
+            if not refusals.commands:
+                raise
+    return refusals.commands
+
+
+# --- A worker ---
+
+workers = Workers()
+
+
+@workers.register("work", store_result=True)
+async def work(job: RunningJob[int]) -> int:
+    await job.save(job.data)
+    await job.set_progress(job.data)
+    await job.scheduler.enqueue("sleep", unique_key="once")
+    return job.data
+
+
+@workers.register("fail", max_attempts=1)
+async def fail(job: RunningJob[Any]) -> None:
+    raise ValueError("no")
+
+
+@workers.register("sleep")
+async def sleep(job: RunningJob[Any]) -> None:
+    if job.data == "until cancelled":
+        await trio.sleep_forever()
+
+
+@workers.cron("0 0 1 1 *", "yearly")
+async def yearly(job: RunningJob[Any]) -> None: ...
+
+
+def runs_jobs(database: Database, _uri: str, **options: Any) -> None:
+    trio.run(partial(_run_jobs, database, options))
+
+
+async def _run_jobs(database: Database, options: Mapping[str, Any]) -> None:
+    chosen = {"start_timeout": 0.0, "heartbeat_interval": 0.3, "shutdown_timeout": 0.0, "cleanup_timeout": 0.1}
+    with trio.fail_after(10):
+        async with open_scheduler(database, workers, **{**chosen, **options}) as scheduler:
+            await scheduler.enqueue("work", 1)
+            await scheduler.enqueue("fail")
+            job = await scheduler.enqueue("sleep", "until cancelled")
+            while scheduler.statistics().completed < 2:
+                await trio.sleep(0.01)
+            await scheduler.cancel_job(job.id)
+            while scheduler.statistics().cancelled < 1:
+                await trio.sleep(0.01)
+            await trio.sleep(2 * options.get("heartbeat_interval", 0.3))
+
+
+# --- The others ---
+
+
+def deletes_ended_jobs(database: Database, uri: str) -> None:
+    runs_jobs(database, uri, retention=Retention(completed=0, interval=0.1))
+
+
+def enqueues(database: Database, _uri: str) -> None:
+    monque = Monque(database)
+    monque.sync.enqueue("work", 1)
+    monque.sync.enqueue("work", 1, unique_key="key")
+    monque.sync.enqueue("work", 1, unique_key="key")
+    monque.sync.enqueue_many([NewJob("work", 1), NewJob("work", 2)])
+    monque.sync.schedule("0 0 1 1 *", "yearly", unique_key="yearly", on_conflict="update")
+    monque.sync.schedule("0 0 2 1 *", "yearly", unique_key="yearly", on_conflict="update")
+
+
+def only_inserts(database: Database, _uri: str) -> None:
+    monque = Monque(database, skip_index_creation=True)
+    monque.sync.enqueue("work", 1)
+    monque.sync.enqueue_many([NewJob("work", 1), NewJob("work", 2)])
+
+
+def observes(database: Database, _uri: str) -> None:
+    monque = Monque(database, skip_index_creation=True)
+    (job,) = monque.sync.get_jobs(limit=1)
+    monque.sync.get_job(job.id)
+    monque.sync.get_jobs_with_cursor(filter=JobFilter(status="pending"), sort="next_run_at")
+    monque.sync.get_queue_stats()
+    monque.sync.get_queue_depths()
+    monque.sync.get_broken_documents()
+    monque.sync.instances()
+    monque.sync.paused()
+
+
+def observes_by_commands(database: Database, uri: str) -> None:
+    (job,) = Monque(database, skip_index_creation=True).sync.get_jobs(limit=1)
+    for command in (["jobs"], ["show", str(job.id)], ["stats"], ["instances"]):
+        assert run_program([*command, "--uri", uri]) == 0, command
+
+
+def operates(database: Database, _uri: str) -> None:
+    observes(database, _uri)
+    monque = Monque(database, skip_index_creation=True)
+    first, second, *_ = monque.sync.get_jobs(status="pending")
+    monque.sync.reschedule_job(first.id, TENTH_OF_JANUARY)
+    monque.sync.cancel_job(first.id)
+    monque.sync.retry_job(first.id)
+    monque.sync.delete_job(second.id)
+    monque.sync.cancel_jobs(name="work")
+    monque.sync.retry_jobs(name="work")
+    monque.sync.delete_jobs(name="nothing")
+    monque.sync.pause("work")
+    monque.sync.resume("work")
+    with suppress(ValueError):
+        monque.sync.recover_stale_jobs()
+
+
+def claims_documents(database: Database, _uri: str) -> None:
+    trio.run(_claim, database)
+
+
+async def _claim(database: Database) -> None:
+    messages, new = database["messages"], {"status": "new"}
+    with trio.fail_after(3):  # Without rights it would retry for ever.
+        await create_claim_index(messages, new)
+        ended = await run_claims(messages, new, _finish, wait=False, start_timeout=0.0, max_attempts=1)
+        assert (ended.finished, ended.dead_lettered) == (1, 1)
+        (dead,) = await dead_letters(messages, new)
+        assert await readmit(messages, dead.id) == 1
+
+
+async def _finish(claim: Claim[dict[str, Any]]) -> None:
+    if claim.document["fails"]:
+        raise ValueError("no")
+    await claim.finish({"$set": {"status": "done"}})
+
+
+def examines(database: Database, uri: str) -> None:
+    Examination(uri, database, "monque_jobs").facts(all_documents=True)
