@@ -8,8 +8,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import yaml
 
 from tests.support.pages import DOCS, rows
+from tests.support.programs import fenced_blocks
 from trio_monque.metrics import families
 from trio_monque.metrics.families import FAMILIES, Family
 
@@ -112,9 +114,12 @@ def test_variables_of_the_dashboard_and_rules_of_the_page_name_what_is_exposed()
         label = re.fullmatch(r"label_values\((.*), (\w+)\)", query)
         assert label is not None
         assert list(problems_of(f"sum by ({label[2]}) ({label[1]})")) == []
-    rules = re.findall(r"^ +expr: (.*)$", (DOCS / PAGE).read_text(encoding="utf-8"), re.MULTILINE)
-    assert len(rules) == 6
-    assert [problem for rule in rules for problem in problems_of(rule)] == []
+    (page,) = fenced_blocks(DOCS / PAGE, "yaml")
+    alerts = {rule["alert"]: rule["expr"] for group in yaml.safe_load(page)["groups"] for rule in group["rules"]}
+    explained = [row[0].strip("`") for row in rows(PAGE, "## What to alert on")[: len(alerts)]]
+    assert explained == list(alerts)
+    assert len(alerts) > 10
+    assert [problem for rule in alerts.values() for problem in problems_of(rule)] == []
 
 
 @pytest.mark.parametrize(
