@@ -233,7 +233,9 @@ class Host(Generic[ClaimT, ReportT]):
 
     async def _run_with_events(self, started: Callable[[], None]) -> None:
         async with trio.open_nursery() as event_nursery:
-            delivering = await event_nursery.start(self._deliver_events)
+            # Shielded: `_deliver_events` has a shield, so a start that is cancelled would wait for it in vain.
+            with trio.CancelScope(shield=True):
+                delivering = await event_nursery.start(self._deliver_events)
             try:
                 await self.engine.run(started=partial(self._begin, started))
             finally:
