@@ -163,6 +163,22 @@ def operates(database: Database, _uri: str) -> None:
         monque.sync.recover_stale_jobs()
 
 
+def operates_by_commands(database: Database, uri: str) -> None:
+    first, second, *_ = (str(job.id) for job in Monque(database, skip_index_creation=True).sync.get_jobs())
+    for command in (
+        ["reschedule", first, "2h"],
+        ["cancel", first],
+        ["retry", first],
+        ["delete", second, "--yes"],
+        ["cancel", "--name", "work", "--yes"],
+        ["retry", "--name", "work", "--yes"],
+        ["delete", "--name", "work", "--yes"],
+        ["pause", "work"],
+        ["resume", "work"],
+    ):
+        assert run_program([*command, "--uri", uri]) == 0, command
+
+
 def claims_documents(database: Database, _uri: str) -> None:
     trio.run(_claim, database)
 

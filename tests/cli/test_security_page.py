@@ -34,6 +34,7 @@ NEED_JOBS: Final = (
     scenarios.observes,
     scenarios.observes_by_commands,
     scenarios.operates,
+    scenarios.operates_by_commands,
     scenarios.examines,
 )
 
@@ -112,8 +113,11 @@ def test_each_action_of_a_role_is_needed(
     assert refused(without(roles()[name], place, action), SCENARIOS[name]) != []
 
 
-def test_observer_may_use_the_commands_that_look(refused: Callable[[Role, Scenario], list[str]]) -> None:
+def test_observer_and_operator_may_use_the_commands_that_the_page_names(
+    refused: Callable[[Role, Scenario], list[str]],
+) -> None:
     assert refused(roles()["shopObserver"], scenarios.observes_by_commands) == []
+    assert refused(roles()["shopOperator"], scenarios.operates_by_commands) == []
 
 
 @pytest.mark.full
