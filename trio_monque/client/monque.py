@@ -295,6 +295,7 @@ class Monque:
         return await wait_async(self._context.jobs, self._db_threads, self._end_watcher, wait, timeout)
 
     get_job = awaited(one_job.get_job)
+    get_job_by_key = awaited(one_job.get_job_by_key)
     cancel_job = awaited(one_job.cancel_job)
     retry_job = awaited(one_job.retry_job)
     reschedule_job = awaited(one_job.reschedule_job)

@@ -25,6 +25,7 @@ from ..jobs.conditional_write import OneOf, Transition, applied
 from ..jobs.fences import is_ours
 from ..jobs.job import Job, JobStatus
 from ..jobs.job_query import object_id
+from ..jobs.new_job import Named, check_name, check_unique_key, name_of
 from ..store import job_changes, queries
 from ..store.job_changes import KeyInUseError
 from ..store.types import ObjectId
@@ -62,6 +63,28 @@ def get_job(context: ClientContext, job_id: ObjectId | str) -> Operation[Job | N
     """
     known = object_id(job_id)
     return Read(lambda: None if known is None else queries.get_job(context.jobs, known))
+
+
+def get_job_by_key(context: ClientContext, worker: str | Named, unique_key: str) -> Operation[Job | None]:
+    """Return the pending or processing job that has a unique key.
+
+    Args:
+        worker: Its worker or name: keys are unique for each name.
+        unique_key: The `unique_key` that it was enqueued with.
+
+    Returns:
+        The job; None if no pending or processing job has the key. Jobs that have ended do not hold their keys any
+        more, and several may have had the same one.
+
+    Raises:
+        InvalidJobIdentifierError: It cannot be a name or a key.
+        BrokenDocumentError: The document that has the key is not a job.
+        MonqueConnectionError: The database did not answer within `operation_timeout`.
+    """
+    name = name_of(worker)
+    check_name(name)
+    check_unique_key(unique_key)
+    return Read(lambda: queries.get_job_by_key(context.jobs, name, unique_key))
 
 
 def cancel_job(context: ClientContext, job_id: ObjectId | str) -> Operation[Job | None]:

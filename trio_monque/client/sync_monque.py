@@ -164,6 +164,7 @@ class SyncMonque:
         return wait_blocking(self._context.jobs, self._end_watcher, wait, timeout)
 
     get_job = blocking(one_job.get_job)
+    get_job_by_key = blocking(one_job.get_job_by_key)
     cancel_job = blocking(one_job.cancel_job)
     retry_job = blocking(one_job.retry_job)
     reschedule_job = blocking(one_job.reschedule_job)

@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar
 from bson import ObjectId
 from pymongo import ASCENDING
 
-from ..jobs.conditional_write import Within
+from ..jobs.conditional_write import OneOf, Within
 from ..jobs.cursors import Anchor, anchor_of
 from ..jobs.job import Job, JobStatus
 from ..jobs.job_query import JobQuery
@@ -39,6 +39,15 @@ _GROWTH: Final = 8
 def get_job(jobs: JobCollection, job_id: ObjectId) -> Job | None:
     """Return the job; None if there is none. Raises BrokenDocumentError if the document is not a job."""
     document = jobs.raw.find_one({"_id": job_id})
+    return None if document is None else jobs.codec.decode(document)
+
+
+@command("read the job of the key", writes=False)
+def get_job_by_key(jobs: JobCollection, name: str, unique_key: str) -> Job | None:
+    """Return the pending or processing job that has the key. Raises BrokenDocumentError if that is not a job."""
+    live = OneOf((JobStatus.PENDING, JobStatus.PROCESSING))
+    of_key = filter_of({"name": name, "unique_key": unique_key, "status": live})
+    document = indexes.hinted(indexes.UNIQUE_KEY, lambda hint: jobs.raw.find_one(of_key, **indexes.hinting(hint)))
     return None if document is None else jobs.codec.decode(document)
 
 
