@@ -17,6 +17,7 @@ from pymongo import MongoClient
 from pymongo.monitoring import CommandFailedEvent, CommandListener, CommandStartedEvent, CommandSucceededEvent
 from trio.testing import MockClock
 
+from tests.support.standalone import standalone_server
 from tests.support.waiting import wait_until
 from trio_monque import (
     JobCancelledError,
@@ -187,6 +188,38 @@ async def test_unreachable_database_is_an_error_of_the_first_look() -> None:
     with MongoClient[Any]("mongodb://127.0.0.1:1/?serverSelectionTimeoutMS=50") as client:
         with pytest.raises(MonqueConnectionError):
             await Monque(client["x"], operation_timeout=0.2).wait_job(ObjectId())
+
+
+async def test_end_that_was_undone_does_not_count(monque: Monque, jobs: Collection) -> None:
+    """The stream reports both writes of a transaction; a look finds only what it left."""
+    job = await monque.enqueue("double", 4)
+
+    def end_and_retry_and_end() -> None:
+        wait_until(lambda: "monque-follower" in {one.name for one in threading.enumerate()}, "it is watched")
+        with jobs.database.client.start_session() as session, session.start_transaction():
+            for status in ("failed", "pending"):
+                jobs.update_one({"_id": job.id}, {"$set": {"status": status}}, session=session)
+        end(jobs, job)
+
+    with trio.fail_after(10):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(trio.to_thread.run_sync, end_and_retry_and_end)
+            assert (await monque.wait_job(job)).status is JobStatus.COMPLETED
+
+
+@pytest.mark.full  # It starts a server.
+def test_without_change_streams_the_client_polls() -> None:
+    with standalone_server() as uri, MongoClient[Any](uri, tz_aware=True) as client:
+        monque = Monque(client["x"])
+        ended, deleted = (monque.sync.enqueue("double", number) for number in range(2))
+        with ThreadPoolExecutor(2) as pool:
+            waits = [pool.submit(monque.sync.wait_job, job) for job in (ended, deleted)]
+            wait_until(lambda: "monque-looker" in {one.name for one in threading.enumerate()}, "they wait")
+            end(client["x"]["monque_jobs"], ended)
+            client["x"]["monque_jobs"].delete_one({"_id": deleted.id})
+            assert waits[0].result(10).status is JobStatus.COMPLETED
+            with pytest.raises(JobDeletedError):
+                waits[1].result(10)
 
 
 # --- Threads, loops and time ---
