@@ -175,6 +175,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "cli": {
         "safe_text",
         "log",
+        "clock",
         "errors",
         "options",
         "events",

@@ -19,6 +19,7 @@ from ...jobs.bulk_changes import BulkResult
 from ...jobs.job import Job, JobStatus
 from ...jobs.job_query import JobFilter, JobSort
 from ...jobs.job_selector import JobSelector, Selection
+from ...log import logger_of
 from ...store.job_json import job_as_json
 from ...store.selection_counts import SelectionCount, count_selected
 from ..confirmation import confirm, require_terminal
@@ -195,7 +196,7 @@ def _progress(done: str) -> Iterator[Callable[[int], None]]:
 @contextmanager
 def _quiet_store() -> Iterator[None]:
     """Keep documents that are not jobs out of the log: the result lists them."""
-    logger = logging.getLogger("trio_monque.store")
+    logger = logger_of("store")
     before = logger.level
     logger.setLevel(logging.ERROR)
     try:

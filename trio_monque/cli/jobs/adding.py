@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, TypeVar
 from zoneinfo import ZoneInfo
@@ -14,6 +14,7 @@ import click
 from ...client import enqueue as enqueuing
 from ...client import schedules
 from ...client.operation import Operation
+from ...clock import wall_clock
 from ...errors import InvalidCronError
 from ...jobs import cron as cron_lines
 from ...jobs.cron import MOST_OCCURRENCES, SchedulePreview
@@ -171,7 +172,7 @@ def schedule(
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def preview(cron: str, *, timezone: str, count: int, as_json: bool) -> int:
     """Say what CRON means, in words and as its next runs, by the clock of this machine. Needs no database."""
-    found = cron_lines.preview(cron, timezone, count, datetime.now(UTC))
+    found = cron_lines.preview(cron, timezone, count, wall_clock())
     if as_json:
         runs = [iso(run) for run in found.runs]
         print_json(
