@@ -178,6 +178,14 @@ def test_log_lines_that_symptoms_quote_are_on_the_page_on_logging() -> None:
     assert {text for text in quoted if text not in log} == set()
 
 
+def test_errors_of_a_start_that_the_page_quotes_are_in_the_code() -> None:
+    section = PAGE.read_text(encoding="utf-8").partition("## A worker does not start")[2].partition("\n## ")[0]
+    quoted = re.findall(r'"([^"]+)"', section)
+    assert len(quoted) > 5
+    code = "".join(path.read_text(encoding="utf-8") for path in PACKAGE.rglob("*.py"))
+    assert [text for text in quoted if text not in code] == []
+
+
 @pytest.mark.parametrize("page", ["troubleshoot", "run-in-production"])
 def test_commands_of_the_page_run(
     mongod: EmbeddedServer, db: Database, monkeypatch: pytest.MonkeyPatch, page: str
