@@ -16,7 +16,7 @@ class Probe:
 
     def __init__(self, worker: RunProcess) -> None:
         line = worker.wait_for_log("serves /livez /readyz /healthz /health")
-        (self.url,) = re.findall(r"http://\S+", line)
+        (self.url,) = re.findall(r"http://[^\s\"]+", line)  # The log may be JSON.
 
     def ask(self, path: str, method: str = "GET") -> tuple[int, str]:
         return ask(self.url + path, method)

@@ -170,6 +170,25 @@ def test_image_starts_the_worker_without_a_shell() -> None:
 
 
 @pytest.mark.full
+@pytest.mark.parametrize("where", ["systemd", "kubernetes", "compose"])
+def test_command_starts_workers_that_answer_and_end_by_a_signal(
+    mongod: EmbeddedServer, db: Database, tmp_path: Path, where: str
+) -> None:
+    write_program(tmp_path)
+    uri = uri_of_database(mongod.uri, db.name)
+    words = " ".join(deployments()[where].command[2:])
+    words = re.sub(r"(--uri-file[= ])\S+", r"\1uri", words).replace("shop.jobs:open_workers", "shop:workers")
+    words = re.sub(r"(--(?:health|metrics)[= ]\S*?)9000", r"\g<1>0", words)  # A free port each.
+    (tmp_path / "uri").write_text(uri, encoding="utf-8")
+    with run_process(tmp_path, *words.split(), **({"MONQUE_URI": uri} if where == "compose" else {})) as worker:
+        probe = Probe(worker)
+        probe.wait_for("/readyz", 200)
+        assert probe.ask("/livez")[0] == 200
+        worker.send(signal.SIGTERM)
+        assert worker.wait_ended()[0] == 0
+
+
+@pytest.mark.full
 def test_signal_for_each_process_cuts_running_jobs_short(mongod: EmbeddedServer, db: Database, tmp_path: Path) -> None:
     """What KillMode=mixed prevents: a worker process gets the signal of systemd, and that of its parent."""
     write_program(tmp_path)
