@@ -138,6 +138,10 @@ def of_another_type():
     return {}
 
 
+def exits():
+    sys.exit()
+
+
 def broken():
     raise ValueError("no pool at postgresql://me:hunter2@db")
 '''
@@ -170,10 +174,12 @@ async def with_stamps():
 
 
 def write_program(folder: Path) -> None:
-    """Make the modules `shop`, `mail`, `raising` and `importing` there."""
+    """Make the modules `shop`, `mail`, `raising`, `importing`, `exiting` and `ending` there."""
     (folder / "shop.py").write_text(PROGRAM, encoding="utf-8")
     (folder / "mail.py").write_text(MAIL, encoding="utf-8")
     (folder / "raising.py").write_text("import shop\n\nshop.broken()\n", encoding="utf-8")
+    (folder / "exiting.py").write_text("import sys\n\nsys.exit(0)\n", encoding="utf-8")
+    (folder / "ending.py").write_text("import os\n\nos._exit(0)\n", encoding="utf-8")
     (folder / "importing.py").write_text("import a_missing_module\n", encoding="utf-8")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 from collections.abc import Iterator
 from dataclasses import fields
@@ -14,9 +15,12 @@ from docs.command_help import PAGE, updated
 from tests.support.pages import rows
 from tests.support.programs import fenced_blocks, uri_of_database
 from trio_monque import Monque
-from trio_monque.cli import exit_statuses
+from trio_monque.cli import exit_statuses, main
+from trio_monque.cli.claims.commands import claims
 from trio_monque.cli.program import PROGRAM, program
-from trio_monque.cli.run.scheduler_options import OFFERED, scheduler_options
+from trio_monque.cli.run import command
+from trio_monque.cli.run.scheduler_options import OFFERED, scheduler_options, spelled
+from trio_monque.cli.run.worker import Work
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.options import SchedulerConfig, SchedulerOptions
 from trio_monque.store.types import Database
@@ -27,15 +31,15 @@ from .run_process import run_process
 def test_page_has_the_help_of_every_command() -> None:
     page = PAGE.read_text(encoding="utf-8")
     assert page == updated(page), "run python -m docs.command_help"
-    for command in command_lines(program, PROGRAM):
-        assert f"<!-- help of {command} -->" in page
+    for line in command_lines(program, PROGRAM):
+        assert f"<!-- help of {line} -->" in page
     assert "[1<=x" in page
 
 
-def command_lines(command: click.Command, line: str) -> Iterator[str]:
+def command_lines(of: click.Command, line: str) -> Iterator[str]:
     yield line
-    if isinstance(command, click.Group):
-        for name, one in command.commands.items():
+    if isinstance(of, click.Group):
+        for name, one in of.commands.items():
             yield from command_lines(one, f"{line} {name}")
 
 
@@ -48,6 +52,63 @@ def test_page_has_every_exit_status() -> None:
 def test_options_of_the_scheduler_are_offered_except_those_for_programs() -> None:
     for_programs = {"max_payload_size", "stats_cache_ttl", "write_concern", "redact_errors", "retention"}
     assert sorted([*OFFERED, *for_programs]) == sorted(field.name for field in fields(SchedulerConfig))
+
+
+GIVEN: dict[str, object] = {
+    "collection_name": "mine",
+    "instance_id": "shop-1",
+    "concurrency": 7,
+    "concurrency_per_name": 3,
+    "shutdown_timeout": 1.5,
+    "cleanup_timeout": 2.5,
+    "start_timeout": 3.5,
+    "operation_timeout": 4.5,
+    "change_stream": False,
+    "poll_interval": 5.5,
+    "safety_poll_interval": 66.5,
+    "heartbeat_interval": 2.25,
+    "lock_timeout": 700.5,
+    "recover_stale_jobs": False,
+    "max_attempts": 8,
+    "max_rescues": 9,
+    "base_retry_interval": 10.5,
+    "max_backoff_delay": 11.5,
+    "retry_jitter": 0.125,
+    "store_tracebacks": False,
+    "skip_index_creation": True,
+}
+
+
+def test_each_option_of_the_scheduler_reaches_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    ran: list[SchedulerOptions] = []
+
+    def keep(work: Work, _state: object) -> int:
+        ran.append(work.options)
+        return 0
+
+    monkeypatch.setattr(command, "run_worker", keep)
+    monkeypatch.setattr(logging.root, "handlers", [])
+    monkeypatch.setattr(logging.root, "level", logging.WARNING)
+    assert GIVEN.keys() == set(OFFERED)
+    defaults = SchedulerConfig()
+    arguments = []
+    for name, value in GIVEN.items():
+        assert value != getattr(defaults, name)
+        flag = spelled(name)
+        if isinstance(value, bool):
+            arguments.append(flag if value else flag.replace("--", "--no-", 1))
+        else:
+            arguments += [flag, f"{value}"]
+    assert main(["run", "shop:workers", "--uri", "mongodb://localhost/shop", *arguments]) == 0
+    assert ran == [GIVEN]
+
+
+@pytest.mark.parametrize("name", ["run", "doctor", "server", "demo", *(f"claims {one}" for one in claims.commands)])
+def test_help_has_examples_of_its_command(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*name.split(), "--help"]) == 0
+    examples = capsys.readouterr().out.split("Examples:\n")[1].splitlines()
+    assert len(examples) >= 2
+    assert all(line.lstrip().startswith(f"{PROGRAM} {name}") for line in examples)
 
 
 def test_none_turns_a_limit_off() -> None:

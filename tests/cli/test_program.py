@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import re
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
+from tests.support.standalone import restricted_server
 from trio_monque.cli import main
 from trio_monque.cli.demo import command
 from trio_monque.embedded import EmbeddedServer
@@ -148,6 +152,78 @@ def test_reader_of_the_output_may_leave() -> None:
     with os.fdopen(writing, "wb") as output:
         ran = subprocess.run([*PROGRAM, "--help"], env=environment(), stdout=output, stderr=subprocess.PIPE, text=True)
     assert (ran.returncode, ran.stderr) == (141, "")
+
+
+@pytest.mark.parametrize(
+    "ending", ["2>&-", pytest.param("2> >(exec true)", marks=pytest.mark.full)], ids=["closed", "left"]
+)
+def test_status_does_not_depend_on_standard_error(ending: str) -> None:
+    """And no error lands on standard output, which may be read as JSON."""
+    for arguments, waiting in (("doctor --json", ""), ("nope", "sleep 0.3;")):
+        line = f"{{ {waiting} exec {sys.executable} -m trio_monque {arguments}; }} {ending}"
+        variables = environment()
+        variables.pop("MONQUE_URI", None)
+        ran = subprocess.run(["bash", "-c", line], env=variables, stdout=subprocess.PIPE, text=True, cwd=REPOSITORY)
+        assert (ran.returncode, ran.stdout) == (2, "")
+
+
+@pytest.mark.full
+def test_bash_completes_options_after_the_line_of_the_page(tmp_path: Path) -> None:
+    command = tmp_path / "trio-monque"
+    command.write_text(f'#!/bin/sh\nexec {sys.executable} -m trio_monque "$@"\n')
+    command.chmod(0o755)
+    page = (REPOSITORY / "docs/reference/command-line.md").read_text(encoding="utf-8")
+    (line,) = re.findall(r"^\| bash \| `(.*)` \|$", page, re.MULTILINE)
+    asked = "COMP_WORDS=(trio-monque run --met) COMP_CWORD=2; _trio_monque_completion trio-monque; echo ${COMPREPLY[@]}"
+    ran = subprocess.run(
+        ["bash", "-c", f"{line}\n{asked}"],
+        env=environment(PATH=f"{tmp_path}:{os.environ['PATH']}"),
+        capture_output=True,
+        text=True,
+        cwd=REPOSITORY,
+    )
+    assert (ran.stdout, ran.stderr) == ("--metrics\n", "")
+
+
+def test_warning_of_the_driver_about_the_connection_string_is_a_line_without_secrets() -> None:
+    uri = "mongodb://127.0.0.1:1/x?authMechanismProperties=hunter2:hunter2&nonsense=1&serverSelectionTimeoutMS=1"
+    ran = subprocess.run([*PROGRAM, "doctor", "--uri", uri], env=environment(), capture_output=True, text=True)
+    assert (ran.returncode, ran.stdout) == (2, "")
+    warnings, error = ran.stderr.splitlines()[:-1], ran.stderr.splitlines()[-1]
+    assert len(warnings) == 2
+    assert all(one.startswith("ignored a part of the connection string: ") for one in warnings)
+    assert "check that the server runs" in error
+    assert "hunter2" not in ran.stderr
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("password", ["hunter2", "p%40ss%2Fhunter2"])
+def test_password_is_not_printed_wherever_it_comes_from(
+    password: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(logging.root, "handlers", [])
+    monkeypatch.setattr(logging.root, "level", logging.WARNING)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "own.py").write_text(
+        "import trio_monque\n\nworkers = trio_monque.Workers()\nworkers.register('a')(print)\n"
+    )
+    run = ["run", "own:workers", "--start-timeout", "0"]
+    commands = (["doctor", "--json"], ["claims", "stats", "a"], run, ["jobs"])
+    with restricted_server() as right:
+        uri = right.replace("worker:worker", f"worker:{password}")
+        (tmp_path / "uri").write_text(f"{uri}\n")
+        for arguments in commands:
+            for source in ("--uri", "--uri-file", "MONQUE_URI"):
+                given = {"--uri": ["--uri", uri], "--uri-file": ["--uri-file", "uri"], "MONQUE_URI": []}[source]
+                with monkeypatch.context() as context:
+                    context.setenv("MONQUE_URI", uri if source == "MONQUE_URI" else "")
+                    assert main([*arguments, *given]) == 2, (arguments, source)
+                printed = capfd.readouterr()
+                assert printed.out == ""
+                (line,) = printed.err.splitlines()
+                assert "check the user, the password and the rights" in line
+                assert not any(part in printed.err for part in ("hunter2", "p%40ss", "p@ss"))
 
 
 def test_shell_completion_offers_the_commands(

@@ -47,7 +47,7 @@ def run(
     def called(*arguments: str) -> tuple[int, str]:
         monkeypatch.chdir(tmp_path)
         monkeypatch.setattr(sys, "path", [*sys.path])
-        for module in ("shop", "mail", "raising", "importing"):
+        for module in ("shop", "mail", "raising", "importing", "exiting"):
             monkeypatch.delitem(sys.modules, module, raising=False)
         return main(["run", *arguments]), capfd.readouterr().err
 
@@ -162,6 +162,14 @@ def test_target_that_imports_a_missing_module_has_its_traceback(run: Run) -> Non
     (frame,) = [line for line in errors.splitlines() if line.startswith("  File ")]
     assert frame.endswith('importing.py", line 1, in <module>')
     assert errors.splitlines()[-1] == "ModuleNotFoundError: No module named 'a_missing_module'"
+
+
+@pytest.mark.parametrize("target", ["exiting:workers", "shop:exits"])
+def test_sys_exit_of_the_target_does_not_look_like_an_end_by_a_signal(run: Run, target: str) -> None:
+    status, errors = run(target, "--uri", ELSEWHERE)
+    (frame,) = [line for line in errors.splitlines() if line.startswith("  File ")]
+    assert (status, errors.splitlines()[-1].startswith("SystemExit")) == (2, True)
+    assert f"{target.partition(':')[0]}.py" in frame
 
 
 def test_missing_uvloop_ends_in_one_line(

@@ -94,16 +94,22 @@ def test_worker_whose_loop_is_blocked_is_not_live(folder: Path, uri: str, db: Da
         assert worker.wait_ended()[0] == 0
 
 
+@pytest.mark.parametrize("option", ["--health", "--metrics"])
+@pytest.mark.parametrize("more", [(), ("--processes", "2")], ids=["one", "two"])
 def test_port_in_use_ends_the_start_in_one_line(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    option: str,
+    more: tuple[str, ...],
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(logging.root, "handlers", [])
     monkeypatch.setattr(logging.root, "level", logging.WARNING)
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-        assert main(["run", "shop:workers", "--uri", "mongodb://localhost/shop", "--health", f"{port}"]) == 2
+        assert main(["run", "shop:workers", "--uri", "mongodb://localhost/shop", option, f"{port}", *more]) == 2
     assert capsys.readouterr().err == (
-        f"trio-monque: cannot listen at 127.0.0.1:{port} for --health: Address already in use; choose another address\n"
+        f"trio-monque: cannot listen at 127.0.0.1:{port} for {option}: Address already in use; choose another address\n"
     )
 
 

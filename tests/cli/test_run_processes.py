@@ -194,6 +194,13 @@ def test_target_that_cannot_be_imported_ends_the_parent_with_one_traceback(folde
 
 
 @pytest.mark.full
+def test_process_that_ends_before_its_scheduler_starts_is_a_failure_whatever_its_status(folder: Path) -> None:
+    with run_process(folder, "ending:workers", *TWO, "--uri", "mongodb://localhost/shop") as parent:
+        status, errors = parent.wait_ended()
+    assert (status, "worker process 1 ended with status 0 before a scheduler started" in errors) == (2, True)
+
+
+@pytest.mark.full
 def test_server_that_cannot_be_reached_ends_the_parent_with_one_line(folder: Path) -> None:
     (line,) = _of_first_start(folder, "mongodb://me:hunter2@127.0.0.1:1/shop")
     assert "check that the server runs" in line

@@ -42,12 +42,15 @@ def examined(db: Database, call: Callable[[], T]) -> tuple[T, Examined]:
 
 
 @contextmanager
-def profiling(db: Database, size: int | None = None) -> Iterator[Callable[[], Iterator[dict[str, Any]]]]:
-    """The entries of all that the block sent to the jobs; asked for after the block.
+def profiling(
+    db: Database, size: int | None = None, collection: str = "monque_jobs"
+) -> Iterator[Callable[[], Iterator[dict[str, Any]]]]:
+    """The entries of all that the block sent to a collection; asked for after the block.
 
     Args:
-        db: Whose jobs.
+        db: Whose collection.
         size: Bytes that the entries may take; the server's default is a megabyte, and it drops the earliest entries.
+        collection: Its name.
     """
     db.command("profile", 0)
     db["system.profile"].drop()
@@ -56,7 +59,7 @@ def profiling(db: Database, size: int | None = None) -> Iterator[Callable[[], It
     db.command("profile", 2)
     try:
         yield lambda: db["system.profile"].find(
-            {"ns": f"{db.name}.monque_jobs", "op": {"$in": ["query", "command", "getmore", "update"]}},
+            {"ns": f"{db.name}.{collection}", "op": {"$in": ["query", "command", "getmore", "update"]}},
             sort=[("$natural", 1)],
         )
     finally:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import wraps
@@ -11,7 +12,7 @@ from typing import Final, ParamSpec, TypeVar
 
 import click
 
-from ..safe_text import without_secrets
+from ..safe_text import shown, without_secrets
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -35,6 +36,8 @@ def log_options(function: Callable[P, R]) -> Callable[P, R]:
         handler = logging.StreamHandler()
         handler.setFormatter(JsonFormatter() if chosen == "json" else TextFormatter())
         logging.basicConfig(handlers=[handler], level=level, force=True)
+        # Otherwise Python prints them, as lines that are not JSON.
+        logging.captureWarnings(chosen == "json")
         # The driver logs whole commands at DEBUG, with the payloads of jobs.
         logging.getLogger("pymongo").setLevel(logging.INFO)
         # It logs how many files have changed; `run --reload` names one.
@@ -62,15 +65,30 @@ class JsonFormatter(logging.Formatter):
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "logger": record.name,
-            "message": without_secrets(record.getMessage()),
+            "message": without_secrets(_message(record)),
         }
         for name, value in vars(record).items():
             if name not in _OF_EVERY_RECORD:
                 line.setdefault(name, _plain(value))
         if record.exc_info:
             line["traceback"] = without_secrets(self.formatException(record.exc_info))
-        return json.dumps(line)
+        if record.stack_info:
+            line["stack"] = without_secrets(record.stack_info)
+        return json.dumps(line, allow_nan=False)
+
+
+def _message(record: logging.LogRecord) -> str:
+    try:
+        return record.getMessage()
+    except Exception:  # noqa: BLE001  # Arguments that do not fit, or whose `__str__` raises.
+        # logging itself would print a traceback of many lines, which are not JSON.
+        return f"{record.msg} (its arguments cannot be shown: {shown(record.args)})"
 
 
 def _plain(value: object) -> object:
-    return value if value is None or isinstance(value, bool | int | float) else without_secrets(str(value))
+    if value is None or isinstance(value, bool | int) or (isinstance(value, float) and math.isfinite(value)):
+        return value
+    try:
+        return without_secrets(str(value))
+    except Exception:  # noqa: BLE001  # The code of another library.
+        return shown(value)

@@ -6,6 +6,7 @@ import io
 import os
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from importlib import metadata
 from typing import Final
 
@@ -113,14 +114,14 @@ def _run(argv: Sequence[str] | None) -> int:
     except click.exceptions.Exit as ended:  # After --help or --version.
         return ended.exit_code
     except click.Abort:  # A question that was not answered with yes, or Ctrl-C at it.
-        sys.stderr.write("Aborted: nothing was changed.\n")
+        print_error("Aborted: nothing was changed.\n")
         return INTERRUPTED
     except click.ClickException as error:
         text = io.StringIO()
         error.show(text)
-        sys.stderr.write(without_secrets(text.getvalue()))
+        print_error(without_secrets(text.getvalue()))
         return FAILED
-    except (Exception, KeyboardInterrupt, BaseExceptionGroup) as error:  # noqa: BLE001  # All end in a status.
+    except BaseException as error:  # noqa: BLE001  # All end in a status, also a sys.exit() of the user's code.
         return _status_of(error)
 
 
@@ -132,13 +133,24 @@ def _status_of(error: BaseException) -> int:
             raise leaf
     problems = [leaf for leaf in leaves if isinstance(leaf, MonqueError)]
     if any(not isinstance(leaf, MonqueError | KeyboardInterrupt) for leaf in leaves):
-        sys.stderr.write(traceback_for_user(error))
+        print_error(traceback_for_user(error))
     elif problems:
         # Several parts of a program may fail for one cause, such as a lost server: the first error is enough.
-        print(f"{PROGRAM}: {_in_one_line(problems[0])}", file=sys.stderr)
+        print_error(f"{PROGRAM}: {_in_one_line(problems[0])}\n")
     else:
         return INTERRUPTED
     return FAILED
+
+
+def print_error(text: str) -> None:
+    """Write to standard error, if there is one: it was closed before the start by `2>&-`, or its reader has left.
+
+    Neither may change the exit status, nor send an error to standard output, as `print` and `click.echo` would.
+    """
+    if sys.stderr is not None:
+        with suppress(BrokenPipeError):
+            sys.stderr.write(text)
+            sys.stderr.flush()
 
 
 def _leaves(error: BaseException) -> Iterator[BaseException]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
@@ -183,7 +184,13 @@ def open_database(uri: str, name: str | None) -> Iterator[Database]:
 def client_of(uri: str, **options: Any) -> MongoClient[Any]:
     """Return a client of these servers. Raises MonqueConnectionError, without secrets, if the string is wrong."""
     try:
-        return MongoClient(uri, **options)
+        with warnings.catch_warnings(record=True) as warned:
+            warnings.simplefilter("always")
+            client: MongoClient[Any] = MongoClient(uri, **options)
+        # The driver ignores wrong options with a warning, which may repeat a secret value of one.
+        for text in dict.fromkeys(str(one.message) for one in warned):
+            logger.warning("ignored a part of the connection string: %s", one_line(without_secrets_of(uri, text)))
+        return client
     except (driver.PyMongoError, ValueError, TypeError, OSError) as error:  # OSError: a missing certificate file.
         problem = one_line(without_secrets_of(uri, str(error)))
         # What the driver says may repeat a part of the password, and a traceback shows the cause, too.

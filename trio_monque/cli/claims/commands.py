@@ -22,6 +22,11 @@ Examples:
   trio-monque claims readmit messages --all --dry-run
 """
 
+
+def _examples(*lines: str) -> str:
+    return "\n".join(["\b", "Examples:", *(f"  trio-monque claims {line}" for line in lines)])
+
+
 _limit = click.option(
     "--limit", type=click.IntRange(min=1), default=100, metavar="N", help="Show N at most. (default: 100)"
 )
@@ -38,7 +43,10 @@ def claims() -> None:
     """
 
 
-@claims.command(short_help="Count documents by the state of their locks.")
+@claims.command(
+    short_help="Count documents by the state of their locks.",
+    epilog=_examples('stats messages --filter \'{"status": "new"}\'', "stats messages --json"),
+)
 @target_options
 @_json
 def stats(target: Target, *, as_json: bool) -> int:
@@ -70,7 +78,10 @@ def stats(target: Target, *, as_json: bool) -> int:
     return SUCCEEDED
 
 
-@claims.command(short_help="List documents that are held.")
+@claims.command(
+    short_help="List documents that are held.",
+    epilog=_examples('held messages --filter \'{"status": "new"}\'', "held messages --limit 5 --json"),
+)
 @target_options
 @_limit
 @_json
@@ -98,7 +109,11 @@ def held(target: Target, *, limit: int, as_json: bool) -> int:
     return SUCCEEDED
 
 
-@claims.command("dead-letters", short_help="List documents without attempts left.")
+@claims.command(
+    "dead-letters",
+    short_help="List documents without attempts left.",
+    epilog=_examples('dead-letters messages --filter \'{"status": "new"}\'', "dead-letters messages --json"),
+)
 @target_options
 @_limit
 @_json
@@ -113,7 +128,12 @@ def dead_letters_(target: Target, *, limit: int, as_json: bool) -> int:
     return SUCCEEDED
 
 
-@claims.command(short_help="Make dead letters claimable again.")
+@claims.command(
+    short_help="Make dead letters claimable again.",
+    epilog=_examples(
+        "readmit messages 65f1c0ffee0123456789abcd", "readmit messages --all --dry-run", "readmit messages --all --yes"
+    ),
+)
 @target_options
 @click.argument("ids", metavar="[ID]...", nargs=-1)
 @click.option("--all", "every", is_flag=True, help="All dead letters that match the filter. Needs --yes.")

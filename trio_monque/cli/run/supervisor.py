@@ -7,6 +7,7 @@ from itertools import count
 import trio
 
 from ...log import logger_of
+from ..exit_statuses import FAILED
 from .children import Children, first_of
 from .restarts import GiveUp, ProcessEnd, Restart, decide, described, exit_status, worst
 
@@ -58,6 +59,7 @@ class Supervisor:
             how = described(returncode)
             match decide(ProcessEnd(ran_for, ends, self._any_started.is_set())):
                 case GiveUp():
+                    self._statuses[place] = FAILED  # Also if it ended with status 0: nothing ran.
                     logger.error("worker process %d %s before a scheduler started; restarting nothing", place, how)
                     self._children.end("the first start failed")
                 case Restart(after, ends):

@@ -84,7 +84,7 @@ def load_target(name: str) -> Target:
         if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
             raise UserCodeError from error  # The module imports another one that is missing.
         raise MonqueError(f"there is no module {error.name!r}: looked in {here} and on sys.path") from None
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # sys.exit() must not look like an end by a signal.
         raise UserCodeError from error
     for attribute in path.split("."):
         try:
@@ -131,7 +131,7 @@ async def _workers_of(target: Target, stack: AsyncExitStack) -> Workers[Any]:
                 given = await given
             if isinstance(given, AbstractAsyncContextManager):
                 given = await stack.enter_async_context(given)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise UserCodeError from error
     match given:
         case Workers():
