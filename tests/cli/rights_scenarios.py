@@ -122,6 +122,12 @@ def enqueues(database: Database, _uri: str) -> None:
     monque.sync.schedule("0 0 2 1 *", "yearly", unique_key="yearly", on_conflict="update")
 
 
+def waits(database: Database, _uri: str) -> None:
+    calls = Monque(database, skip_index_creation=True).sync
+    with suppress(TimeoutError):
+        calls.wait_job(calls.enqueue("work", 1), timeout=0.2)
+
+
 def only_inserts(database: Database, _uri: str) -> None:
     monque = Monque(database, skip_index_creation=True)
     monque.sync.enqueue("work", 1)

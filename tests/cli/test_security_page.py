@@ -13,6 +13,7 @@ import pytest
 from tests.support.authorized import AuthorizedServer, authorized_server
 from tests.support.pages import DOCS
 from tests.support.programs import fenced_blocks
+from trio_monque.cli.program import run_program
 from trio_monque.store.types import Database
 
 from . import rights_scenarios as scenarios
@@ -141,6 +142,30 @@ def test_program_without_unique_keys_and_schedules_needs_only_to_insert(
 ) -> None:
     role = {"role": "inserts", "privileges": [{"resource": JOBS, "actions": ["insert"]}], "roles": []}
     assert refused(role, scenarios.only_inserts) == []
+
+
+@pytest.mark.full
+def test_program_that_waits_for_jobs_needs_the_change_stream(refused: Callable[[Role, Scenario], list[str]]) -> None:
+    producer, stream = roles()["shopProducer"], roles()["shopWorker"]["privileges"][-1]
+    assert refused({**producer, "privileges": [*producer["privileges"], stream]}, scenarios.waits) == []
+    found = refused({**producer, "role": "other"}, scenarios.waits)
+    assert found
+    assert all(one.startswith("aggregate:") for one in found)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("action", [None, "listIndexes", "createIndex", "dropIndex"])
+@pytest.mark.usefixtures("refused")
+def test_command_for_indexes_needs_three_actions(server: AuthorizedServer, action: str | None) -> None:
+    scenarios.enqueues(server.root["shop"], "")
+    jobs = server.root["shop"]["monque_jobs"]
+    jobs.create_index("surplus")
+    jobs.drop_index("trio_monque_created")
+    privilege = {"resource": JOBS, "actions": ["listIndexes", "createIndex", "dropIndex"]}
+    role = {"role": "indexes", "privileges": [privilege], "roles": []}
+    uri = server.user_with(role if action is None else without(role, 0, action), "shop")
+    command = ["indexes", "--create", "--drop-surplus", "--yes", "--uri", uri]
+    assert run_program(command) == (0 if action is None else 2)
 
 
 @pytest.mark.full
