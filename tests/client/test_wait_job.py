@@ -225,14 +225,16 @@ def test_without_change_streams_the_client_polls() -> None:
 # --- Threads, loops and time ---
 
 
-async def test_threads_end_with_the_last_wait(monque: Monque, jobs: Collection) -> None:
-    job = await monque.enqueue("double", 4)
-    with trio.move_on_after(0.05):
-        await monque.wait_job(job)
+async def test_threads_end_with_the_last_wait_and_begin_again_with_the_next(monque: Monque, jobs: Collection) -> None:
     ours = {"monque-looker", "monque-follower"}
-    await trio.to_thread.run_sync(
-        lambda: wait_until(lambda: not ours & {one.name for one in threading.enumerate()}, "they end", 5.0)
-    )
+    with trio.fail_after(20):
+        for _ in range(2):
+            job = await monque.enqueue("double", 4)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(trio.to_thread.run_sync, partial(end_when_watched, jobs, job))
+                await monque.wait_job(job)
+            have_ended = partial(wait_until, lambda: not ours & {one.name for one in threading.enumerate()}, "they end")
+            await trio.to_thread.run_sync(have_ended)
 
 
 def test_waits_of_threads_and_loops_share_one_stream(db: Database, monque: Monque, jobs: Collection) -> None:
