@@ -198,7 +198,8 @@ def test_a_handler_cut_while_the_database_does_not_answer_ends_with_its_clean_up
     names = ["grouped", "grouped", "grouped", "many", "saves"]
 
     def registered(name: str, call: Any, concurrency: int = 1) -> None:
-        @workers.register(name, timeout=0.2, max_attempts=1, concurrency=concurrency)
+        # Long enough for a busy machine to have sent it by then.
+        @workers.register(name, timeout=1.0, max_attempts=1, concurrency=concurrency)
         async def handle(job: RunningJob[Any]) -> None:
             began_at = time.monotonic()
             try:
@@ -228,10 +229,10 @@ def test_a_handler_cut_while_the_database_does_not_answer_ends_with_its_clean_up
         run(main)
     finally:
         answers.set()
-    assert all(seconds < 3 for seconds in took.values()), took
+    assert all(seconds < 4 for seconds in took.values()), took
     # A member of the group that came after the batch was sent has sent nothing, and is not held up.
     awaited = {name: max(seconds for one, seconds in took.items() if one.startswith(name)) for name in set(names)}
-    assert all(seconds > 0.5 for seconds in awaited.values()), took
+    assert all(seconds > 1.3 for seconds in awaited.values()), took
 
 
 def test_tasks_outlive_the_garbage_collector_and_leave_no_reference(db: Database, run: Run) -> None:
