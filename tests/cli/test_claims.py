@@ -128,11 +128,23 @@ def test_dead_letters_of_a_handler_are_listed_and_readmitted(claims: Run, db: Da
     assert things.count_documents({"lock.error": {"$exists": True}}) == 3
     status, printed = claims("readmit", "things", str(ids[0]), str(ObjectId()))
     assert status == 1
-    assert f"1 dead letters of {db.name}.things are claimable again" in printed
+    assert f"1 dead letter of {db.name}.things is claimable again" in printed
     assert "1 of the given documents are not dead letters, or do not exist" in printed
     assert things.find_one({"_id": ids[0]}) == {"_id": ids[0], "done": None}
-    assert claims("readmit", "things", "--all", "--yes")[0] == 0
+    as_json = json.loads(claims("readmit", "things", "--all", "--yes", "--json")[1])
+    assert as_json == {"collection": f"{db.name}.things", "count": 2, "dry_run": False}
     assert claims("dead-letters", "things") == (0, f"{db.name}.things has no dead letters\n")
+
+
+@pytest.mark.parametrize("command", ["stats", "held", "dead-letters", "readmit"])
+def test_json_of_an_empty_collection_is_valid(claims: Run, db: Database, command: str) -> None:
+    status, printed = claims(command, "nothing", "--json", *(["--all", "--yes"] if command == "readmit" else []))
+    found = json.loads(printed)
+    assert status == 0
+    if isinstance(found, dict):
+        assert {value for value in found.values() if isinstance(value, int)} == {0}
+    else:
+        assert found == []
 
 
 @pytest.mark.parametrize(
@@ -145,6 +157,8 @@ def test_dead_letters_of_a_handler_are_listed_and_readmitted(claims: Run, db: Da
         (["stats", "things", "--filter", "[1]"], "must be an object"),
         (["stats", "things", "--filter", '{"lock.by": "x"}'], "must not name 'lock'"),
         (["stats", "things", "--lock-field", "a.b"], "--lock-field='a.b': must be the name of a top-level field"),
+        (["stats", "a$b"], "collection='a$b': collection names must not contain '$'"),
+        (["stats", ""], "collection='': collection names cannot be empty"),
         (["nothing"], "No such command 'nothing'"),
     ],
     ids=lambda given: " ".join(given) if isinstance(given, list) else "",

@@ -70,6 +70,13 @@ def test_server_that_cannot_be_reached_is_an_error(unused_port: int, capsys: pyt
     assert "check that the server runs" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("option", ["--collection", "--database"])
+def test_invalid_name_is_an_error_of_the_option(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_program(["doctor", "--json", "--uri", "mongodb://localhost/x", option, "a$ b"]) == 2
+    printed = capsys.readouterr()
+    assert (printed.out, f"Error: {option}='a$ b': " in printed.err) == ("", True)
+
+
 def test_wrong_collection(doctor: Doctor, db: Database) -> None:
     found = doctor.looks("--collection", "orders")
     assert found.sentences("no-collection") == [f"The database {db.name} has no collection orders."]

@@ -181,6 +181,14 @@ def open_database(uri: str, name: str | None) -> Iterator[Database]:
         client.close()
 
 
+def collection_of(database: Database, name: str) -> Collection:
+    """Return a collection of the database. Raises InvalidOptionError if MongoDB does not allow the name."""
+    try:
+        return database[name]
+    except driver.InvalidName as error:
+        raise InvalidOptionError("collection", name, str(error).partition(":")[0]) from None
+
+
 def client_of(uri: str, **options: Any) -> MongoClient[Any]:
     """Return a client of these servers. Raises MonqueConnectionError, without secrets, if the string is wrong."""
     try:

@@ -11,7 +11,7 @@ import click
 from ...store.documents import counting, dead_letters, rescuing
 from ...store.extended_json import id_in, text_of_id
 from ..exit_statuses import CHECK_FAILED, SUCCEEDED
-from ..output import print_fields, print_json, print_records
+from ..output import counted, print_fields, print_json, print_records, warn
 from .target import Target, target_options
 
 _EXAMPLES: Final = """\b
@@ -139,7 +139,8 @@ def dead_letters_(target: Target, *, limit: int, as_json: bool) -> int:
 @click.option("--all", "every", is_flag=True, help="All dead letters that match the filter. Needs --yes.")
 @click.option("--dry-run", is_flag=True, help="Say how many it would be, and change nothing.")
 @click.option("--yes", is_flag=True, help="Confirm --all.")
-def readmit(target: Target, *, ids: tuple[str, ...], every: bool, dry_run: bool, yes: bool) -> int:
+@_json
+def readmit(target: Target, *, ids: tuple[str, ...], every: bool, dry_run: bool, yes: bool, as_json: bool) -> int:
     """Make dead letters of COLLECTION claimable again, with all their attempts.
 
     An ID is an ObjectId of 24 digits, or another value as extended JSON, or text. Documents that are not dead letters
@@ -152,12 +153,16 @@ def readmit(target: Target, *, ids: tuple[str, ...], every: bool, dry_run: bool,
     chosen = None if every else [id_in(one) for one in dict.fromkeys(ids)]
     if dry_run:
         number = counting.count_dead_letters(target.locked, chosen)
-        click.echo(f"{number:,} dead letters of {target.name} would be claimable again")
     else:
         number = dead_letters.readmit(target.locked, chosen)
-        click.echo(f"{number:,} dead letters of {target.name} are claimable again")
+    if as_json:
+        print_json({"collection": target.name, "count": number, "dry_run": dry_run})
+    else:
+        letters = counted(number, "dead letter")
+        what = "would be" if dry_run else "is" if number == 1 else "are"
+        click.echo(f"{letters} of {target.name} {what} claimable again")
     if chosen is not None and number < len(chosen):
-        click.echo(f"{len(chosen) - number:,} of the given documents are not dead letters, or do not exist", err=True)
+        warn(f"{len(chosen) - number:,} of the given documents are not dead letters, or do not exist")
         return CHECK_FAILED
     return SUCCEEDED
 

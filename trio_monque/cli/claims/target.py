@@ -15,6 +15,7 @@ from ...claims.options import check_filter, check_lock_field
 from ...client.server_time import ServerTime
 from ...errors import InvalidOptionError, MissingIndexError
 from ...safe_text import shown
+from ...store.connection import collection_of
 from ...store.documents import indexes
 from ...store.documents.locked_collection import LockedCollection
 from ...store.extended_json import filter_in
@@ -75,7 +76,11 @@ def _opened(connection: Connection, collection: str, wanted: str, lock_field: st
     except InvalidOptionError as error:
         raise click.UsageError(f"--{str(error).replace('_', '-', 1)}") from None
     with connection.open() as database:
-        locked = LockedCollection.of(database[collection], chosen, lock_field=lock_field)
+        try:
+            named = collection_of(database, collection)
+        except InvalidOptionError as error:
+            raise click.UsageError(f"{error}") from None
+        locked = LockedCollection.of(named, chosen, lock_field=lock_field)
         yield Target(locked, ServerTime(locked).now())
 
 

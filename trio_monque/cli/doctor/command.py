@@ -11,6 +11,7 @@ import click
 
 from ..connection import Connection, connection_options
 from ..exit_statuses import CHECK_FAILED, SUCCEEDED
+from ..jobs.access import invalid_options
 from . import findings as kinds
 from .about_jobs import judge_jobs
 from .about_server import judge_indexes, judge_server
@@ -47,7 +48,7 @@ def doctor(connection: Connection, *, collection: str, all_documents: bool, as_j
 
     Exit status: 0 if nothing needs attention, 1 if anything does, 2 if it could not look.
     """
-    with connection.open() as database:
+    with invalid_options(), connection.open() as database:
         facts = Examination(connection.uri, database, collection).facts(all_documents=all_documents)
         name = f"{database.name}.{collection}"
     findings = judge(facts)
