@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import pytest
@@ -72,7 +72,12 @@ class InTerminal:
         os.write(self._terminal, text.encode())
 
     def interrupt(self) -> None:
-        self._process.send_signal(signal.SIGINT)
+        """As a user does: again, if nothing happens. Python misses a signal just before it waits for a line."""
+        for _ in range(5):
+            self._process.send_signal(signal.SIGINT)
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(5)
+                return
 
     def wait_ended(self) -> tuple[int, str]:
         """Return the exit status and the output."""
