@@ -97,7 +97,7 @@ def test_a_cancellation_while_draining_cuts(db: Database, run: Run) -> None:
     long = LongJobs()
 
     async def main() -> None:
-        with anyio.move_on_after(0.5) as scope:
+        with anyio.CancelScope() as scope:
             async with open_scheduler(db, long.workers, shutdown_timeout=LONG) as scheduler:
                 await scheduler.enqueue("long")
                 await until(lambda: long.log)
