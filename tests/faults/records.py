@@ -54,8 +54,9 @@ class Recorder:
         self._process = process
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 
-    def write(self, what: str, job: str = "", attempt: int = 0, detail: str = "") -> None:
-        line = [self._process, job, attempt, what, time.monotonic(), detail]
+    def write(self, what: str, job: str = "", attempt: int = 0, detail: str = "", *, at: float | None = None) -> None:
+        """Of this moment, or of an earlier one."""
+        line = [self._process, job, attempt, what, time.monotonic() if at is None else at, detail]
         os.write(self._file, json.dumps(line).encode() + b"\n")
 
 

@@ -128,9 +128,12 @@ class Scenario:
     @contextmanager
     def frozen(self, worker: WorkerProcess) -> Iterator[None]:
         """In the middle of a run: claims without an answer by then would never begin, and prove less."""
+        began_at = 0.0
         with ExitStack() as until_thawed:
 
             def is_frozen() -> bool:
+                nonlocal began_at
+                began_at = time.monotonic()
                 with ExitStack() as perhaps:
                     perhaps.enter_context(processes.frozen(worker.pid))
                     if is_running := self._runs_in(worker):
@@ -138,7 +141,8 @@ class Scenario:
                 return is_running
 
             self.wait(is_frozen, f"{worker.name} runs something")
-            self.recorder.write("frozen", detail=worker.name)
+            # Since then: the look at what runs may take longer than a lease on a busy machine.
+            self.recorder.write("frozen", detail=worker.name, at=began_at)
             yield
             self.recorder.write("thawed", detail=worker.name)
 

@@ -158,7 +158,8 @@ class EndWatcher:
                 time.sleep(pause)
                 pause = min(2 * pause, LONGEST_PAUSE)
                 with self._lock:
-                    self._new |= due.keys()
+                    for job_id, reported in due.items():
+                        (self._new if reported is None else self._reported).add(job_id)
             except BaseException as error:  # noqa: BLE001  # A bug: the callers get it.
                 self._fail_all(_bug(error))
             else:
