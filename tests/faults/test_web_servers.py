@@ -83,8 +83,11 @@ class Service:
             for number in numbers:
                 try:
                     status, job_id = server.ask("POST", "/jobs", long if number % 40 == 5 else SHORT[number % 3])
-                except (OSError, HTTPException, ValueError):  # It has ended, in the middle of an answer perhaps.
-                    return
+                except (OSError, HTTPException, ValueError):  # It ends, or reloads, in the middle of an answer perhaps.
+                    if server.process.poll() is not None:
+                        return
+                    time.sleep(0.05)
+                    continue
                 if status == 202:
                     self.acknowledged.append(job_id)
 
@@ -244,8 +247,9 @@ def test_process_that_uvicorn_reloads_leaves_in_order_under_load(service: Servic
             service.wait_until_acknowledged(JOBS // 2)
         server.signal(signal.SIGTERM)
         server.wait()
-    assert server.printed.count("unfinished=()") == 2
-    assert len(service.processes()) == 2
+    # It may have reloaded once more: soon after its start, for the file that was copied.
+    assert server.printed.count("unfinished=()") == server.printed.count("opened in") >= 2
+    assert len(service.processes()) >= 2
     assert service.statuses().keys() <= {"completed", "pending"}
     service.check_none_is_lost_and_none_overlaps()
 

@@ -15,7 +15,7 @@ from typing import Any, Final
 import anyio
 from pymongo import MongoClient
 from starlette.applications import Starlette
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
@@ -52,7 +52,11 @@ async def lifespan(app: object) -> AsyncIterator[None]:
 
 
 async def enqueue(request: Request) -> JSONResponse:
-    job = await monque.enqueue(works, await request.json())
+    try:
+        seconds = await request.json()
+    except ClientDisconnect:  # A server that leaves may close a connection in the middle of a request.
+        return JSONResponse("", 400)
+    job = await monque.enqueue(works, seconds)
     return JSONResponse(str(job.id), 202)
 
 
