@@ -78,8 +78,11 @@ def test_job_is_given_back_and_the_process_ends(mongod: EmbeddedServer, db: Data
     with running(LONG_JOB + ENDS[end], mongod.uri, db.name, loop) as process:
         process.wait_ended()
         assert statuses(db, "long") == ["pending"], process.report()
-        assert only_document(db).get("failCount", 0) == 0
-        if end not in WITHOUT_A_LOOP:
+        job = only_document(db)
+        # The second Ctrl-C may hit the handler while it cleans up. Then that attempt has failed.
+        is_hit = end == "Ctrl-C twice" and job.get("failReason") == "KeyboardInterrupt"
+        assert is_hit or job.get("failCount", 0) == 0, process.report()
+        if end not in WITHOUT_A_LOOP and not is_hit:
             assert "cancelled shutdown" in process.lines, process.report()
     assert db["monque_scheduler_instances"].count_documents({}) == 0
 

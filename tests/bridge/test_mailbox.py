@@ -149,15 +149,35 @@ def test_function_that_raises_does_not_keep_the_others() -> None:
     loop, log = Loop(), list[str]()
     mailbox = Mailbox(loop.wake)
 
-    def interrupt() -> None:
-        raise KeyboardInterrupt
+    def leave() -> None:
+        log.append("leaves")
+        raise SystemExit
 
-    mailbox.post(interrupt)
+    mailbox.post(leave)
+    mailbox.post(lambda: log.append("other"))
+    with pytest.raises(SystemExit):
+        loop.turn()
+    loop.turn()
+    assert log == ["leaves", "other"]
+
+
+def test_interrupted_function_is_called_again_before_the_others() -> None:
+    """The Ctrl-C may have come before its first line."""
+    loop, log = Loop(), list[str]()
+    mailbox = Mailbox(loop.wake)
+    interrupts = [KeyboardInterrupt()]
+
+    def interrupted() -> None:
+        if interrupts:
+            raise interrupts.pop()
+        log.append("interrupted")
+
+    mailbox.post(interrupted)
     mailbox.post(lambda: log.append("other"))
     with pytest.raises(KeyboardInterrupt):
         loop.turn()
     loop.turn()
-    assert log == ["other"]
+    assert log == ["interrupted", "other"]
 
 
 def test_ring_heals_an_interrupt_between_the_flag_and_the_wake_up() -> None:

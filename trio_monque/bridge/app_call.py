@@ -11,6 +11,7 @@ Races that this file closes:
   the function raises by itself is an error of the function: otherwise one job could end each scheduler that runs it.
 - The application cancels the task before its first step, as a task factory or a sweep over all tasks may do. Nothing of
   the task has run then, so the end of the task answers. Without that, the caller would wait until the runtime ends.
+- A Ctrl-C hits the task outside of the function, before it can answer. There too, the end of the task answers.
 - The loop is closed, or never runs again. Its tasks never end, so `lost` resumes the caller.
 
 Nothing of asyncio's cancellation reaches trio, and nothing of trio's reaches asyncio.
@@ -164,8 +165,8 @@ class AppCall(Generic[T]):
     # --- In the application loop ---
 
     def begin(self) -> None:
-        if not self._ticket:
-            return
+        if not self._ticket or self.task is not None:
+            return  # Called a second time, after a Ctrl-C, this begins no second task.
         try:
             coroutine = self._run()
             try:
@@ -191,14 +192,20 @@ class AppCall(Generic[T]):
             carry_grace(self._grace_owner)
         scope = anyio.CancelScope()
         value: T
+        ended: outcome.Value[T] | _Without | None = None
         try:
             with scope:
                 self._scope = scope
                 if self._is_cancelled:
                     scope.cancel()
                 value = await self._function()
-            self._answer(_Without.CANCELLED if scope.cancelled_caught else outcome.Value(value))
-        except BaseException as error:  # noqa: BLE001  # What would end the application loop ends this call only.
+            ended = _Without.CANCELLED if scope.cancelled_caught else outcome.Value(value)
+            self._answer(ended)
+        except BaseException as error:
+            if ended is not None:  # A Ctrl-C, and not in the function.
+                self._answer(ended)
+                raise
+            # What would end the application loop ends this call only.
             is_closed = isinstance(error, GeneratorExit) and not self._is_running
             self._answer(self._left_by_application() if is_closed else self._end_by(error, scope))
 
@@ -224,9 +231,11 @@ class AppCall(Generic[T]):
         return _stray("the function ended in asyncio.CancelledError, although nothing had cancelled it", error)
 
     def _task_ended(self, task: asyncio.Task[None]) -> None:
-        # The ticket is still there only if the task was cancelled before its first step. Otherwise the caller was
-        # cancelled first, or `_run` has answered.
         if not self._take_ticket():
+            # Then the caller was cancelled before the task began, or `_run` has answered, unless a Ctrl-C hit it.
+            error = None if task.cancelled() else task.exception()
+            if error is not None:
+                self._answer(outcome.Error(error))
             return
         if self._app_loop.is_leaving:
             self._answer(self._left_by_application())

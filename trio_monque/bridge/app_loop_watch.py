@@ -33,7 +33,8 @@ class AppLoopWatch:
     Args:
         app_loop: The loop.
         post: Calls a function in the runtime, and wakes that in any case.
-        ring: Wakes the runtime if answers wait for a wake-up, because the loop is blocked in the turn that gave them.
+        ring: Wakes the runtime. Messages may wait for a wake-up that does not come: the loop is blocked in the turn
+            that gave them, or a Ctrl-C hit that turn.
         is_gone: Called once in the runtime if the loop is closed or never runs again.
     """
 
@@ -57,7 +58,7 @@ class AppLoopWatch:
         while True:
             await trio.sleep(LOOK_INTERVAL)
             before, looked_at = looked_at, time.monotonic()
-            self._ring()  # An answer waits for the end of its turn in the loop, and that may be long.
+            self._ring()
             if self._never_goes_on():
                 self._is_gone()
                 await trio.sleep_forever()

@@ -11,7 +11,10 @@ signal handler may post too:
 - Two threads find the flag lowered at once. Both wake; the second delivery may find nothing.
 - A function is added before there is a loop to wake. `open` looks for it after it has set the wake function.
 - A Ctrl-C between the raised flag and the wake leaves a flag that no wake-up follows: every later post would wait for
-  ever. `ring` wakes without a look at the flag. The watch on the application loop rings four times a second.
+  ever. So does one that comes before the first line of a delivery. `ring` wakes without a look at the flag. The watch
+  on the application loop rings both loops four times a second, and after its end the last message of the runtime does.
+- A Ctrl-C during a delivery, above all before the first line of a function: CPython looks for signals there. A function
+  is forgotten only when it has returned, and an interrupted one is called again.
 - What was gathered waits for a turn of the poster's loop, which may be blocked, or stopped, before its end. The watch
   rings for that too.
 - A Ctrl-C after `gather` has returned True: its caller did not plan the ring. The next delivery lowers the flag.
@@ -31,7 +34,9 @@ Wake = Callable[[Function], object]
 
 
 class Mailbox:
-    """Posted functions, in their order, for one event loop. They must not raise.
+    """Posted functions, in their order, for one event loop.
+
+    They must not raise. One that a Ctrl-C hits is called again, from its beginning, even if it had almost returned.
 
     Args:
         wake: Calls a function in the loop, from any thread; raises RuntimeError if the loop has ended. Without it,
@@ -99,21 +104,28 @@ class Mailbox:
         wake = self._wake
         if wake is None:
             return
-        self._is_woken = True
         try:
+            self._is_woken = True
             wake(self._deliver)
         except BaseException:
             self._is_woken = False
             raise
 
     def _deliver(self) -> None:
-        self._is_woken = self._is_ring_planned = False
         functions = self._functions
         try:
+            self._is_woken = self._is_ring_planned = False
             for _ in range(len(functions)):  # A function that posts again waits for the next turn of the loop.
-                functions.popleft()()
+                try:
+                    functions[0]()
+                except KeyboardInterrupt:
+                    raise
+                except BaseException:
+                    functions.popleft()
+                    raise
+                functions.popleft()
         finally:
-            # A Ctrl-C may hit any of them. The others are not forgotten.
+            # Also after an interrupt: none is forgotten.
             if functions and not self._is_woken:
                 with suppress(RuntimeError):  # The loop has ended.
                     self.ring()

@@ -3,7 +3,7 @@
 Races that this file closes:
 
 - A call is posted while the run ends. Its begin may be dropped with the mailbox; so every caller is listed, and the
-  last message of the run answers all that are left.
+  last message of the run answers all that are left. It is repeated until the loop has taken it.
 - The run ends while something is posted from another thread: the post raises RuntimeError, or the run takes it.
 """
 
@@ -24,7 +24,7 @@ import trio
 from ..errors import MonqueError, ShortageError, is_shortage
 from ..safe_text import text_of
 from .app_loop import AppLoop
-from .app_loop_watch import AppLoopWatch
+from .app_loop_watch import LOOK_INTERVAL, AppLoopWatch
 from .mailbox import Function, Mailbox
 from .runtime_call import RuntimeCall, wait_although_cancelled
 
@@ -57,6 +57,7 @@ class Runtime:
         self._waiting: set[RuntimeCall[Any]] = set()
         self._at_end: dict[Callable[[], None], None] = {}
         self._main_has_ended = False
+        self._end_is_noted = threading.Event()
         self.app_loop = AppLoop(self._answer, self.cut)
         self.ended: asyncio.Future[outcome.Outcome[None]] = self.app_loop.loop.create_future()
         # `daemon` is not passed, so it is that of the thread that opens. At the end of the program Python waits for
@@ -168,15 +169,12 @@ class Runtime:
             self._mailbox.ring_for_gathered()
 
     def _note_end(self, ended: outcome.Outcome[None]) -> None:
-        try:
-            self.app_loop.end()
-            for call in tuple(self._waiting):
-                call.answer(outcome.Error(self.ended_error()))
-            if not self.ended.done():
-                self.ended.set_result(ended)
-        except KeyboardInterrupt:  # Nothing else would end the wait for this run.
-            self.app_loop.post(partial(self._note_end, ended))
-            raise
+        self.app_loop.end()
+        for call in tuple(self._waiting):
+            call.answer(outcome.Error(self.ended_error()))
+        if not self.ended.done():
+            self.ended.set_result(ended)
+        self._end_is_noted.set()
 
     # --- In the runtime ---
 
@@ -184,6 +182,12 @@ class Runtime:
         ended = outcome.capture(trio.run, self._live)
         self._mailbox.close()
         self.app_loop.post(partial(self._note_end, ended))
+        # Nothing else ends the wait for this run. A Ctrl-C may hit the delivery, and the watch rings no more.
+        while not self.app_loop.is_gone and not self._end_is_noted.wait(LOOK_INTERVAL):
+            is_running = self.app_loop.loop.is_running()
+            self.app_loop.ring()
+            if not is_running:  # The wake-up waits for the next run of the loop, if there is one.
+                return
 
     async def _live(self) -> None:
         try:
@@ -198,7 +202,7 @@ class Runtime:
         crash: BaseException | None = None
         async with trio.open_nursery() as services:
             self._services = services
-            watch = AppLoopWatch(self.app_loop, self._post_and_ring, self._ring_for_answers, self._app_loop_is_gone)
+            watch = AppLoopWatch(self.app_loop, self._post_and_ring, self._ring, self._app_loop_is_gone)
             services.start_soon(watch.run)
             services.start_soon(self.app_loop.ring_for_calls)
             self._mailbox.open(token.run_sync_soon)
@@ -241,6 +245,10 @@ class Runtime:
     def _post_and_ring(self, function: Function) -> None:
         with suppress(RuntimeError):
             self._mailbox.post(function)
+            self._mailbox.ring()
+
+    def _ring(self) -> None:
+        with suppress(RuntimeError):
             self._mailbox.ring()
 
     def _app_loop_is_gone(self) -> None:
