@@ -125,8 +125,8 @@ def test_name_that_no_live_instance_runs(doctor: Doctor, db: Database) -> None:
         Monque(db).sync.enqueue("send-mial")
     Monque(db).sync.enqueue("unlike", delay=3600)
     assert doctor.looks().sentences("unknown-name") == [
-        "3 jobs of the name 'send-mial' are pending, and no live instance runs that name; one runs 'send-mail'.",
-        "1 jobs of the name 'unlike' are pending, and no live instance runs that name.",
+        "No live instance runs the name 'send-mial'; one runs 'send-mail'. Pending jobs of it: 3.",
+        "No live instance runs the name 'unlike'. Pending jobs of it: 1.",
     ]
 
 
@@ -157,7 +157,7 @@ def test_poison_and_failing_jobs(doctor: Doctor, db: Database) -> None:
         f"Job {failing} of the name 'render' (pending) has failed 7 times in a row, last with: ValueError: no\\nimage"
     ]
     assert found.sentences("rescued-jobs") == [
-        "3 jobs were taken from dead instances within the last day, and have not completed since."
+        "Jobs taken from dead instances within the last day that have not completed since: 3."
     ]
 
 
@@ -222,11 +222,11 @@ def test_running_jobs_without_a_renewal_are_named_with_the_reason(doctor: Doctor
     found = doctor.looks()
     first, second = sorted(re.sub(r"3\d\d s", "300 s", sentence) for sentence in found.sentences("stuck-jobs"))
     assert first == (
-        "1 jobs are stuck in `processing`: their holder worker-1 has not renewed its claims for 300 s, as its process "
+        "Jobs stuck in `processing`: 1. Their holder worker-1 has not renewed its claims for 300 s, as its process "
         f"4711 on web-1 has sent no heartbeat for 300 s: it died or is frozen (for example job {frozen})."
     )
     assert second == (
-        "1 jobs are stuck in `processing`: their holder worker-2 has not renewed its claims for 300 s, as it has no "
+        "Jobs stuck in `processing`: 1. Their holder worker-2 has not renewed its claims for 300 s, as it has no "
         f"entry among the instances: it has ended (for example job {gone})."
     )
     assert len(found.sentences("no-holder")) == 1
@@ -245,7 +245,7 @@ def test_peer_in_node_and_its_indexes(doctor: Doctor, db: Database) -> None:
     assert found.status == 0  # Notes only.
     peer.hold("send", 2, now() - timedelta(minutes=10))
     (sentence,) = doctor.looks().sentences("stuck-node-jobs")
-    assert sentence.startswith("2 jobs are in `processing` under node-1, which is not an instance of this library")
+    assert sentence.startswith("Jobs in `processing` under node-1: 2. It is not an instance of this library")
 
 
 def test_indexes_of_others(doctor: Doctor, db: Database) -> None:
@@ -283,14 +283,14 @@ def test_backlog_and_paused_name(doctor: Doctor, db: Database) -> None:
     Monque(db).sync.pause("report")
     found = doctor.looks()
     (sentence,) = found.sentences("backlog")
-    assert sentence.startswith("1 jobs of the name 'send' are due, the oldest for ")
-    assert found.sentences("paused-name") == ["The name 'report' is paused, and 1 jobs of it are due."]
+    assert sentence.startswith("Due jobs of the name 'send': 1, the oldest for ")
+    assert found.sentences("paused-name") == ["The name 'report' is paused. Due jobs of it: 1."]
 
 
 def test_jobs_without_any_instance(doctor: Doctor, db: Database) -> None:
     insert(handle(db), "send")
     found = doctor.looks()
-    assert found.sentences("no-instance") == ["No instance is alive, so no job runs; 1 jobs are pending."]
+    assert found.sentences("no-instance") == ["No instance is alive, so no job runs. Pending jobs: 1."]
     assert "unknown-name" not in found.kinds
 
 

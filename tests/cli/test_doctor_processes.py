@@ -46,9 +46,7 @@ def test_frozen_worker_is_named_within_a_lease_and_its_job_no_more_after_the_res
             assert time.monotonic() - frozen_at < LEASE_IN_BEATS * BEAT
             found = doctor.looks()
             (sentence,) = found.sentences("stuck-jobs")
-            assert sentence.startswith(
-                "1 jobs are stuck in `processing`: their holder shop-1 has not renewed its claims"
-            )
+            assert sentence.startswith("Jobs stuck in `processing`: 1. Their holder shop-1 has not renewed its claims")
             assert str(job.id) in sentence
             assert f"process {worker.pid} on " in sentence
             assert len(found.sentences("dead-instance")) == 1

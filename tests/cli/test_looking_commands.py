@@ -77,7 +77,7 @@ def test_selection_and_order(
     names = ["mail", "mail", "report", "report", "mail"]
     delays = [10.0, 30.0, 5.0, 1.0, 20.0]
     ids = [monque.sync.enqueue(name, delay=delay).id for name, delay in zip(names, delays, strict=True)]
-    fail(jobs, ids[0])
+    fail(jobs, ids[0], updatedAt=now() + timedelta(milliseconds=500))
     fail(jobs, ids[2], "ValueError: bad", updatedAt=now() + timedelta(seconds=1))
     found = [ids.index(ObjectId(one["id"])) for one in command("jobs", *options, "--json").json["jobs"]]
     assert found == expected

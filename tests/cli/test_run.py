@@ -83,7 +83,7 @@ def test_second_signal_cancels_and_releases_running_jobs(folder: Path, uri: str,
         ("warning", "trio_monque.scheduler"),
         ("info", "trio_monque.scheduler"),
     ]
-    assert lines[0]["message"].startswith("cancelled the runs of 1 jobs to shut down")
+    assert lines[0]["message"].startswith("cancelled runs to shut down (jobs: 1): ")
     assert "ended (SIGINT was received): 0 completed, 0 failed" in lines[1]["message"]
 
 

@@ -164,7 +164,7 @@ class ClaimsReporter(Reporter[HeldDocument, DocumentSettlement, RescuedDocument,
                 self._report_dead_letter(one.id, one.attempts, one.error)
         holders = sorted({one.holder for one in rescued})
         logger.warning(
-            "rescued %d documents from dead holders; each counts as a failed attempt: %s",
+            "rescued documents from dead holders (%d); each counts as a failed attempt: %s",
             len(rescued),
             ", ".join(holders),
         )

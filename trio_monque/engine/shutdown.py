@@ -121,7 +121,7 @@ async def give_back(source: Source[ClaimT, SettlementT, BatchT, Any, Any], runne
     try:
         written = await source.settle(await source.prepare(given_back))
     except Exception:
-        logger.exception("%d claims could not be given back: they end with their leases", len(left))
+        logger.exception("could not give all claims back (%d are left): they end with their leases", len(left))
         return
     for run, was_written in zip(left, written, strict=True):
         if was_written:

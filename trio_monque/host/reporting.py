@@ -110,7 +110,7 @@ class Reporter(ABC, Generic[ClaimT, SettlementT, RescuedT, ReportT]):
 
     def runs_cut_short(self, claims: Sequence[ClaimT]) -> None:
         logger = self._logger
-        logger.warning("cancelled the runs of %d %ss to shut down: %s", len(claims), self._item, named(claims))
+        logger.warning("cancelled runs to shut down (%ss: %d): %s", self._item, len(claims), named(claims))
 
     def renewal_failed(self, error: Exception) -> None:
         logger = self._logger

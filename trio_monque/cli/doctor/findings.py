@@ -222,7 +222,7 @@ COSTLY_QUERY: Final = _kind(
 NO_INSTANCE: Final = _kind(
     "no-instance",
     Severity.WARNING,
-    "No instance is alive, so no job runs; {pending} jobs are pending.",
+    "No instance is alive, so no job runs. Pending jobs: {pending}.",
     "Start a worker process: trio-monque run MODULE:ATTRIBUTE.",
 )
 DEAD_INSTANCE: Final = _kind(
@@ -236,7 +236,7 @@ DEAD_INSTANCE: Final = _kind(
 STUCK_JOBS: Final = _kind(
     "stuck-jobs",
     Severity.PROBLEM,
-    "{count} jobs are stuck in `processing`: their holder {instance} has not renewed its claims for {silent} s, as "
+    "Jobs stuck in `processing`: {count}. Their holder {instance} has not renewed its claims for {silent} s, as "
     "{reason} (for example job {job}).",
     "A live instance makes them pending again when it has seen no renewal for {lease} s; if none is alive, start a "
     "worker. If the process still exists, look why it stands still: it may be stopped, suspended, or without a "
@@ -245,23 +245,23 @@ STUCK_JOBS: Final = _kind(
 NO_HOLDER: Final = _kind(
     "no-holder",
     Severity.PROBLEM,
-    "{count} jobs are in `processing` without a holder (for example job {job}).",
+    "Jobs in `processing` without a holder: {count} (for example job {job}).",
     "Another program wrote them so. A live instance makes them pending again when they are older than its "
     "`lock_timeout`.",
 )
 STUCK_NODE_JOBS: Final = _kind(
     "stuck-node-jobs",
     Severity.WARNING,
-    "{count} jobs are in `processing` under {instance}, which is not an instance of this library and has not renewed "
-    "its claims for {silent} s (for example job {job}).",
+    "Jobs in `processing` under {instance}: {count}. It is not an instance of this library, and has not renewed its "
+    "claims for {silent} s (for example job {job}).",
     "If that process is gone, nothing needs to be done: a live instance takes its jobs when their claims are older "
     "than its `lock_timeout` (by default half an hour).",
 )
 NODE_PEER: Final = _kind(
     "node-peer",
     Severity.NOTE,
-    "{instance} holds {count} jobs, and is not an instance of this library: Monque for Node works on this collection "
-    "too.",
+    "{instance} is not an instance of this library: Monque for Node works on this collection too. Jobs that it holds: "
+    "{count}.",
     "Its `lockTimeout` must be at least the `lock_timeout` here, and it ignores pauses, time zones and the limits of "
     "single jobs. See the page on sharing a collection with Node.",
 )
@@ -271,19 +271,19 @@ NODE_PEER: Final = _kind(
 UNKNOWN_NAME: Final = _kind(
     "unknown-name",
     Severity.PROBLEM,
-    "{pending} jobs of the name {name!r} are pending, and no live instance runs that name{suggestion}.",
+    "No live instance runs the name {name!r}{suggestion}. Pending jobs of it: {pending}.",
     "Start a worker for it. If the name is misspelt, correct it where the jobs are enqueued, and cancel these.",
 )
 PAUSED_NAME: Final = _kind(
     "paused-name",
     Severity.WARNING,
-    "The name {name!r} is paused, and {due} jobs of it are due.",
+    "The name {name!r} is paused. Due jobs of it: {due}.",
     "Resume it when its jobs may run: `await monque.resume({name!r})`.",
 )
 BACKLOG: Final = _kind(
     "backlog",
     Severity.WARNING,
-    "{due} jobs of the name {name!r} are due, the oldest for {ago} s.",
+    "Due jobs of the name {name!r}: {due}, the oldest for {ago} s.",
     "The fleet does not keep up: start further worker processes, or raise `concurrency` of that worker. If its jobs "
     "do not start at all, look at the log of a worker.",
 )
@@ -303,7 +303,7 @@ FAILING_JOB: Final = _kind(
 RESCUED_JOBS: Final = _kind(
     "rescued-jobs",
     Severity.NOTE,
-    "{count} jobs were taken from dead instances within the last day, and have not completed since.",
+    "Jobs taken from dead instances within the last day that have not completed since: {count}.",
     "One death after a restart is ordinary. If there are many, look why processes end: the log of the system, or "
     "limits of memory.",
 )
