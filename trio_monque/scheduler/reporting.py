@@ -76,8 +76,8 @@ class JobReporter(Reporter[Job, JobSettlement, Rescued, SchedulerReport]):
     def report(self, end: HostEnd[Job]) -> SchedulerReport:
         if end.unfinished:
             logger.error(
-                "shut down before some jobs were settled or released (%d). "
-                "Other workers take them when their leases expire: %s",
+                "shut down before some jobs were settled or released (%d); "
+                "other workers take them when their leases expire: %s",
                 len(end.unfinished),
                 named(end.unfinished),
             )
