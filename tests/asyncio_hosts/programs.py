@@ -27,7 +27,9 @@ db = client[name]
 workers = Workers()
 
 def say(*words):
-    print(*words, flush=True)
+    # In one piece: print writes a line in several, and other threads write theirs in between.
+    sys.stdout.write(" ".join(map(str, words)) + "\\n")
+    sys.stdout.flush()
 
 def new_loop():
     if kind == "asyncio":

@@ -21,15 +21,20 @@ import trio
 app = AppRunner({loop!r})
 began = threading.Event()
 
+def say(line):
+    # In one piece: print writes a line in several, and other threads write theirs in between.
+    sys.stdout.write(line + "\\n")
+    sys.stdout.flush()
+
 async def handler():
     began.set()
     try:
         await asyncio.sleep(60)
     finally:
-        print("handler ended", flush=True)
+        say("handler ended")
 
 async def clean_up():
-    print("cut", flush=True)
+    say("cut")
 
 async def main(body=lambda: asyncio.sleep(60)):
     async with open_engine(cleanup=clean_up) as engine:

@@ -28,15 +28,21 @@ empty = Workers()
 number = 3
 
 
+def say(*words):
+    # In one piece: print writes a line in several, and other threads write theirs in between.
+    sys.stdout.write(" ".join(map(str, words)) + "\\n")
+    sys.stdout.flush()
+
+
 @workers.register("send")
 async def send(job):
-    print("send", job.data, job.resources, flush=True)
+    say("send", job.data, job.resources)
 
 
 @workers.register("wait")
 async def wait(job):
     """Until the scheduler drains; for ever if the data is "for ever"."""
-    print("waiting", flush=True)
+    say("waiting")
     while job.data == "for ever" or not job.scheduler.health().draining:
         await (asyncio.sleep(0.01) if on_asyncio() else trio.sleep(0.01))
 
@@ -44,7 +50,7 @@ async def wait(job):
 @workers.register("until-file")
 async def until_file(job):
     """Until there is a file of this name, also while the scheduler drains."""
-    print("waiting for a file", flush=True)
+    say("waiting for a file")
     while not Path(job.data).exists():
         await (asyncio.sleep(0.01) if on_asyncio() else trio.sleep(0.01))
 
@@ -52,13 +58,13 @@ async def until_file(job):
 @workers.register("count")
 async def count(job):
     await (asyncio.sleep(0.01) if on_asyncio() else trio.sleep(0.01))
-    print("counted", job.data, flush=True)
+    say("counted", job.data)
 
 
 @workers.register("swallow")
 async def swallow(job):
     """Never ends."""
-    print("swallowing", flush=True)
+    say("swallowing")
     while True:
         try:
             await (asyncio.sleep(60) if on_asyncio() else trio.sleep(60))
@@ -69,7 +75,7 @@ async def swallow(job):
 @workers.register("block")
 async def block(job):
     """Blocks the event loop until there is a file `go on`."""
-    print("blocking", flush=True)
+    say("blocking")
     while not Path("go on").exists():
         time.sleep(0.01)
 
@@ -87,38 +93,38 @@ async def long():
 
 @asynccontextmanager
 async def opened():
-    print("opened on", "asyncio" if on_asyncio() else "trio", flush=True)
+    say("opened on", "asyncio" if on_asyncio() else "trio")
     try:
         yield workers, "a pool"
     finally:
-        print("closed", flush=True)
+        say("closed")
 
 
 @asynccontextmanager
 async def slow_to_open():
     try:
-        print("opening", flush=True)
+        say("opening")
         await long()
         yield workers
     finally:
-        print("closed", flush=True)
+        say("closed")
 
 
 @asynccontextmanager
 async def slow_to_close():
     try:
         yield workers
-        print("closing", flush=True)
+        say("closing")
         await long()
     finally:
-        print("closed", flush=True)
+        say("closed")
 
 
 async def when_there_is_a_file():
-    print("opening", flush=True)
+    say("opening")
     while not Path("open").exists():
         await (asyncio.sleep(0.01) if on_asyncio() else trio.sleep(0.01))
-    print("opened", flush=True)
+    say("opened")
     return workers
 
 
@@ -147,10 +153,18 @@ def broken():
 '''
 
 MAIL: Final = """
+import sys
+
 from trio_monque import Workers
 
 workers = Workers()
 post = Workers()
+
+
+def say(*words):
+    # In one piece: print writes a line in several, and other threads write theirs in between.
+    sys.stdout.write(" ".join(map(str, words)) + "\\n")
+    sys.stdout.flush()
 
 
 @workers.register("send")
@@ -160,12 +174,12 @@ def send(job):
 
 @post.register("post")
 def post_letter(job):
-    print("post", job.data, job.resources, flush=True)
+    say("post", job.data, job.resources)
 
 
 @post.register("weigh", runs_on="runtime")
 async def weigh(job):
-    print("weigh", job.data, job.resources, flush=True)
+    say("weigh", job.data, job.resources)
 
 
 async def with_stamps():

@@ -55,7 +55,7 @@ def test_each_question_reads_a_bounded_number_of_documents(
         for entry in entries:
             assert "COLLSCAN" not in entry.get("planSummary", ""), entry
             assert entry.get("docsExamined", 0) <= MOST_COUNTED, entry
-            assert entry.get("millis", 0) < 1_000, entry
+            assert entry.get("keysExamined", 0) <= MOST_COUNTED + 1, entry
             assert 0 < entry["command"]["maxTimeMS"] <= 10_000, entry
 
 
