@@ -15,7 +15,7 @@ from uuid import UUID
 import pydantic
 from pymongo.database import Database
 
-from trio_monque import Monque, NewJob, RunningJob, Worker, Workers, open_scheduler, run_scheduler
+from trio_monque import Job, Monque, NewJob, RunningJob, Worker, Workers, open_scheduler, run_scheduler
 from trio_monque.testing import SchedulerOpener, run_job
 
 
@@ -210,6 +210,33 @@ async def enqueues_wrongly(monque: Monque) -> None:
     NewJob(text, 1, delay=3)  #! mypy: misc, pyright: reportArgumentType
     NewJob("a", 1, 3)  #! mypy: call-overload, pyright: reportCallIssue
     NewJob(send, Email("a"), dealy=3)  #! mypy: call-overload, pyright: reportCallIssue
+
+
+# --- Results ---
+
+
+@workers.register("ordered", payload=Email, result=Order)
+async def ordered(job: RunningJob[Email]) -> Order:
+    return Order(id=UUID(int=1))
+
+
+async def waits(monque: Monque) -> list[Any]:
+    job = await monque.enqueue(ordered, Email("a"))
+    found: UUID = (await monque.wait_job(job, timeout=3)).result.id
+    ids: list[UUID] = [ended.result.id for ended in await monque.wait_jobs([job, job], until="first")]
+    length: int = (await monque.wait_job(await monque.enqueue(send, Email("a")))).result
+    address: str = monque.sync.wait_job(monque.sync.enqueue(plain, Email("a"))).result
+    stored: int = (await monque.wait_job(await monque.enqueue(store, b"a"))).result
+    bare: Job = job
+    typed: Job[Order] = job
+    other: Job[str] = job  #! mypy: assignment, pyright: reportAssignmentType
+    whatever: str = (await monque.wait_job(job.id)).result
+    by_name: str = (await monque.wait_job(await monque.enqueue("ordered"))).result
+    mixed: list[Any] = [ended.result for ended in await monque.wait_jobs([job, str(job.id), bare])]
+    wrong: str = (await monque.wait_job(typed)).result  #! mypy: assignment, pyright: reportAssignmentType
+    ended = monque.sync.wait_job(await monque.enqueue(send, Email("a")))
+    unlike: str = ended.result  #! mypy: assignment, pyright: reportAssignmentType
+    return [found, ids, length, address, stored, whatever, by_name, mixed, other, wrong, unlike]
 
 
 # --- Resources ---

@@ -19,10 +19,10 @@ from typing import Any, TypeVar, Unpack
 
 from ..checks import check_known
 from ..errors import MonqueConnectionError, MonqueError
-from ..jobs.job import Job
+from ..jobs.job import Job, with_result_reader
 from ..jobs.meta import checked_meta
 from ..jobs.new_job import Draft, JobOptions, Named, NewJob, NewSchedule, check_new, name_of
-from ..jobs.stored_value_limits import TypedWorker, check_payload, plain_data
+from ..jobs.stored_value_limits import TypedWorker, check_payload, plain_data, result_reader_of
 from ..store import inserting
 from ..store.codec import document_of
 from ..store.inserting import Parcel
@@ -41,9 +41,16 @@ class Enqueue(Operation[Job]):
         can_share: The job may be sent in one statement with the jobs of other callers.
     """
 
-    def __init__(self, context: ClientContext, draft: Draft, session: ClientSession | None) -> None:
+    def __init__(
+        self,
+        context: ClientContext,
+        draft: Draft,
+        session: ClientSession | None,
+        read_result: Callable[[Any], Any] | None = None,
+    ) -> None:
         super().__init__()
         self.draft = draft
+        self._read_result = read_result
         # A session belongs to one caller, and a unique key needs a statement of its own (an upsert).
         self.can_share = session is None and draft.new.unique_key is None
         self._context = context
@@ -56,7 +63,7 @@ class Enqueue(Operation[Job]):
     def stored(self, job: Job) -> None:
         """Note the job that is stored now. Also called for a job that was sent with those of other callers."""
         self.caused.jobs = [job]
-        self.finish(job)
+        self.finish(with_result_reader(job, self._read_result))
 
 
 def enqueue(
@@ -71,7 +78,8 @@ def enqueue(
     check_known(options, JobOptions.__annotations__, "enqueue")
     if session is not None:
         inserting.check_session(context.jobs, session)
-    return Enqueue(context, draft_of(context, NewJob(name=name_of(worker), data=data, **options), worker), session)
+    draft = draft_of(context, NewJob(name=name_of(worker), data=data, **options), worker)
+    return Enqueue(context, draft, session, result_reader_of(worker))
 
 
 def document(

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Final, Literal
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Final, Literal
 
 from ..checks import check_seconds
 from ..errors import BrokenDocumentError, InvalidOptionError, MonqueError
 from ..jobs.endings import JobDeletedError, problem_of
-from ..jobs.job import Job
+from ..jobs.job import Job, result_reader
 from ..jobs.job_query import object_id
 from ..store.ended_jobs import Look
 from ..store.types import ObjectId
 
 Until = Literal["all", "first"]
+
+ResultReaders = Mapping[ObjectId, Callable[[Any], Any]]
+"""By the ids of the jobs: what makes the declared type of a result from what is stored."""
+
+NONE: Final[ResultReaders] = MappingProxyType({})
 
 AGAIN_AFTER: Final = 0.025
 """Seconds after which a job is looked at again that the stream reported, and a majority did not show as ended yet."""
@@ -27,8 +33,9 @@ class JobWait:
         live: Those whose ends are not known yet.
     """
 
-    def __init__(self, ids: Sequence[ObjectId], until: Until, *, check: bool) -> None:
+    def __init__(self, ids: Sequence[ObjectId], until: Until, *, check: bool, readers: ResultReaders = NONE) -> None:
         self.ids = ids
+        self._readers = readers
         self.live = set(ids)
         self._until = until
         self._check = check
@@ -71,7 +78,13 @@ class JobWait:
             self.fail(ended)
 
     def result(self) -> Sequence[Job]:
-        """Return the jobs that have ended, in the caller's order, or raise the error of the first that has one."""
+        """Return the jobs that have ended, in the caller's order, or raise the error of the first that has one.
+
+        The result of a job that was enqueued with its worker is of the type that the worker declares.
+
+        Raises:
+            UnreadablePayloadError: It cannot be read as that type.
+        """
         if self._failure is not None:
             raise self._failure
         ended = [self._ends[job_id] for job_id in self.ids if job_id in self._ends]
@@ -81,6 +94,9 @@ class JobWait:
         for one in ended:
             if isinstance(one, MonqueError):
                 raise one
+            read = self._readers.get(one.id)
+            if read is not None and one.result is not None:
+                one = Job.of({**vars(one), "result": read(one.result)})
             jobs.append(one)
         return jobs
 
@@ -97,10 +113,12 @@ def job_wait(jobs: Iterable[Job | ObjectId | str], until: str, timeout: float | 
         check_seconds("timeout", timeout, zero=True)
     if isinstance(jobs, str | bytes | Job | ObjectId):
         raise InvalidOptionError("jobs", jobs, "must be a list of jobs or of their ids")
-    ids = list(dict.fromkeys(id_of(one) for one in jobs))
+    given = list(jobs)
+    ids = list(dict.fromkeys(id_of(one) for one in given))
+    readers = {one.id: read for one in given if isinstance(one, Job) and (read := result_reader(one)) is not None}
     if until == "first" and not ids:
         raise InvalidOptionError("jobs", ids, 'is empty: no job could be the first. until="all" allows that')
-    return JobWait(ids, "all" if until == "all" else "first", check=check)
+    return JobWait(ids, "all" if until == "all" else "first", check=check, readers=readers)
 
 
 def id_of(job: Job | ObjectId | str) -> ObjectId:

@@ -15,7 +15,7 @@ from ..call_context import async_calls
 from ..errors import MonqueConnectionError
 from ..jobs.job import Job
 from ..jobs.new_job import JobOptions
-from ..jobs.stored_value_limits import TypedWorker
+from ..jobs.stored_value_limits import AsyncWorker, PlainWorker, TypedWorker
 from ..options import ClientOptions, client_config
 from ..store.database_threads import DatabaseThreads
 from ..store.types import ClientSession, Database, ObjectId
@@ -25,7 +25,7 @@ from .end_watcher import EndWatcher
 from .event_delivery import EventDelivery, EventT, Listener
 from .event_stream import EventStream
 from .group_enqueue import GroupEnqueue
-from .job_waits import JobWait, Until, id_of, job_wait
+from .job_waits import JobWait, Until, job_wait
 from .local_wakeups import Announcer
 from .operation import Operation, present_as
 from .schedules import ScheduleOptions
@@ -109,17 +109,30 @@ class Monque:
 
     @overload
     async def enqueue(
-        self, worker: TypedWorker[T], data: T, *, session: ClientSession | None = ..., **options: Unpack[JobOptions]
-    ) -> Job: ...
+        self, worker: AsyncWorker[T, R], data: T, *, session: ClientSession | None = ..., **options: Unpack[JobOptions]
+    ) -> Job[R]: ...
     @overload
     async def enqueue(
         self,
-        worker: TypedWorker[None],
+        worker: AsyncWorker[None, R],
         data: None = ...,
         *,
         session: ClientSession | None = ...,
         **options: Unpack[JobOptions],
-    ) -> Job: ...
+    ) -> Job[R]: ...
+    @overload
+    async def enqueue(
+        self, worker: PlainWorker[T, R], data: T, *, session: ClientSession | None = ..., **options: Unpack[JobOptions]
+    ) -> Job[R]: ...
+    @overload
+    async def enqueue(
+        self,
+        worker: PlainWorker[None, R],
+        data: None = ...,
+        *,
+        session: ClientSession | None = ...,
+        **options: Unpack[JobOptions],
+    ) -> Job[R]: ...
     @overload
     async def enqueue(
         self, worker: str, data: Any = ..., *, session: ClientSession | None = ..., **options: Unpack[JobOptions]
@@ -238,6 +251,10 @@ class Monque:
 
     # --- The other operations ---
 
+    @overload
+    async def wait_job(self, job: Job[R], *, timeout: float | None = ...) -> Job[R]: ...
+    @overload
+    async def wait_job(self, job: ObjectId | str, *, timeout: float | None = ...) -> Job: ...
     async def wait_job(self, job: Job | ObjectId | str, *, timeout: float | None = None) -> Job:
         """Wait until a job has ended, and return it. `job.result` is what its handler returned, if its worker is
         registered with `store_result=True`.
@@ -263,9 +280,22 @@ class Monque:
             MonqueConnectionError: The database cannot be reached or used. Once the wait has begun, it outlasts
                 elections and lost connections.
         """
-        (ended,) = await self._wait(job_wait([id_of(job)], "all", timeout, check=True), timeout)
+        (ended,) = await self._wait(job_wait([job], "all", timeout, check=True), timeout)
         return ended
 
+    @overload
+    async def wait_jobs(
+        self, jobs: Iterable[Job[R]], *, until: Until = ..., timeout: float | None = ..., check: bool = ...
+    ) -> Sequence[Job[R]]: ...
+    @overload
+    async def wait_jobs(
+        self,
+        jobs: Iterable[Job | ObjectId | str],
+        *,
+        until: Until = ...,
+        timeout: float | None = ...,
+        check: bool = ...,
+    ) -> Sequence[Job]: ...
     async def wait_jobs(
         self,
         jobs: Iterable[Job | ObjectId | str],

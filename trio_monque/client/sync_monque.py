@@ -12,13 +12,13 @@ from ..clock import virtual_time
 from ..errors import InvalidOptionError, MonqueConnectionError, MonqueError
 from ..jobs.job import Job
 from ..jobs.new_job import JobOptions
-from ..jobs.stored_value_limits import TypedWorker
+from ..jobs.stored_value_limits import AsyncWorker, PlainWorker, TypedWorker
 from ..store.types import ClientSession, ObjectId
 from . import bulk, enqueue, enqueue_many, fleet, one_job, recovery, schedules, views
 from .context import ClientContext
 from .end_watcher import EndWatcher
 from .event_delivery import EventDelivery
-from .job_waits import JobWait, Until, id_of, job_wait
+from .job_waits import JobWait, Until, job_wait
 from .local_wakeups import Announcer
 from .operation import Operation, present_as
 from .schedules import ScheduleOptions
@@ -68,17 +68,30 @@ class SyncMonque:
 
     @overload
     def enqueue(
-        self, worker: TypedWorker[T], data: T, *, session: ClientSession | None = ..., **options: Unpack[JobOptions]
-    ) -> Job: ...
+        self, worker: AsyncWorker[T, R], data: T, *, session: ClientSession | None = ..., **options: Unpack[JobOptions]
+    ) -> Job[R]: ...
     @overload
     def enqueue(
         self,
-        worker: TypedWorker[None],
+        worker: AsyncWorker[None, R],
         data: None = ...,
         *,
         session: ClientSession | None = ...,
         **options: Unpack[JobOptions],
-    ) -> Job: ...
+    ) -> Job[R]: ...
+    @overload
+    def enqueue(
+        self, worker: PlainWorker[T, R], data: T, *, session: ClientSession | None = ..., **options: Unpack[JobOptions]
+    ) -> Job[R]: ...
+    @overload
+    def enqueue(
+        self,
+        worker: PlainWorker[None, R],
+        data: None = ...,
+        *,
+        session: ClientSession | None = ...,
+        **options: Unpack[JobOptions],
+    ) -> Job[R]: ...
     @overload
     def enqueue(
         self, worker: str, data: Any = ..., *, session: ClientSession | None = ..., **options: Unpack[JobOptions]
@@ -144,11 +157,28 @@ class SyncMonque:
 
     # --- The other operations ---
 
+    @overload
+    def wait_job(self, job: Job[R], *, timeout: float | None = ...) -> Job[R]: ...
+    @overload
+    def wait_job(self, job: ObjectId | str, *, timeout: float | None = ...) -> Job: ...
     def wait_job(self, job: Job | ObjectId | str, *, timeout: float | None = None) -> Job:
         """Block until a job has ended, and return it. See `Monque.wait_job`."""
-        (ended,) = self._wait(job_wait([id_of(job)], "all", timeout, check=True), timeout)
+        (ended,) = self._wait(job_wait([job], "all", timeout, check=True), timeout)
         return ended
 
+    @overload
+    def wait_jobs(
+        self, jobs: Iterable[Job[R]], *, until: Until = ..., timeout: float | None = ..., check: bool = ...
+    ) -> Sequence[Job[R]]: ...
+    @overload
+    def wait_jobs(
+        self,
+        jobs: Iterable[Job | ObjectId | str],
+        *,
+        until: Until = ...,
+        timeout: float | None = ...,
+        check: bool = ...,
+    ) -> Sequence[Job]: ...
     def wait_jobs(
         self,
         jobs: Iterable[Job | ObjectId | str],

@@ -5,16 +5,23 @@ The codec in `store/` knows what the fields are called in MongoDB.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from bson import ObjectId
 
 from ..safe_text import LONGEST_VALUE, one_line
 from .meta import NO_META
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar as TypeVarWithDefault
+
+    Result_co = TypeVarWithDefault("Result_co", covariant=True, default=Any)
+else:
+    Result_co = TypeVar("Result_co", covariant=True)
 
 
 class JobStatus(StrEnum):
@@ -28,8 +35,10 @@ class JobStatus(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Job:
+class Job(Generic[Result_co]):
     """A job as the database held it at one moment. Datetimes are UTC-aware, durations are seconds.
+
+    `Job[R]` is a job whose result is an R, as `enqueue(worker, ...)` returns it; `Job` leaves that open.
 
     Fields that the document does not have get their defaults, so documents of Monque for Node are complete jobs.
 
@@ -95,7 +104,8 @@ class Job:
     max_attempts: int | None = None
     max_rescues: int | None = None
     on_exhausted: str | None = None
-    result: Any = None
+    # For type checkers, a job of type R has ended as completed, and its worker stores results: otherwise it is None.
+    result: Result_co = None  # type: ignore[assignment]
     progress: Any = None
     saved: Any = None
     saved_for: datetime | None = None
@@ -105,6 +115,9 @@ class Job:
     finished_at: datetime | None = None
     errors: Sequence[Mapping[str, Any]] = ()
     meta: Mapping[str, str] = NO_META
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != _RESULT_READER}
 
     def __str__(self) -> str:
         return f"{one_line(self.name, LONGEST_VALUE)} {self.id} ({self.status}, attempt {self.attempts})"
@@ -162,6 +175,26 @@ _KEPT_ONCE: Final = frozenset(
 # Python takes the shared names from the first objects of a class, at most thirty names. These are the first objects.
 for _ in range(30):
     Job.kept(dict.fromkeys(_KEPT_ONCE))
+
+
+# --- How the result of a job is read that was enqueued with its worker ---
+
+_RESULT_READER: Final = "_read_result"
+"""Not a field of a job, because it is not stored: an entry in the `__dict__` of jobs that `enqueue` returns.
+
+It is in no comparison and no text of a job. A pickled copy has none: a worker cannot be pickled.
+"""
+
+
+def with_result_reader(job: Job, read: Callable[[Any], Any] | None) -> Job:
+    """The same job, with the function that makes the declared type of a result from what is stored."""
+    return job if read is None else Job.of({**vars(job), _RESULT_READER: read})
+
+
+def result_reader(job: Job) -> Callable[[Any], Any] | None:
+    """The function that `with_result_reader` was given for this job."""
+    read: Callable[[Any], Any] | None = vars(job).get(_RESULT_READER)
+    return read
 
 
 # --- Which occurrence of a recurring job an attempt belongs to ---

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final, Protocol, TypeGuard, TypeVar
 
@@ -17,6 +17,7 @@ from ..payloads.problems import ValueProblem, why_unstorable
 from ..safe_text import LONGEST_TEXT, one_line, without_secrets
 
 T = TypeVar("T")
+R_co = TypeVar("R_co", covariant=True)
 
 # A document's length (4), the value's type and empty key (2), and the document's end (1).
 _ENVELOPE: Final = 7
@@ -47,9 +48,27 @@ class TypedWorker(Protocol[T]):
         """Converts the stored form back to data. Raises UnreadablePayloadError."""
 
 
+class AsyncWorker(TypedWorker[T], Protocol[T, R_co]):
+    """A Worker with an async handler: the result of its jobs is an `R`."""
+
+    def __call__(self, job: Any, /, *args: Any, **kwargs: Any) -> Coroutine[Any, Any, R_co]: ...
+
+
+class PlainWorker(TypedWorker[T], Protocol[T, R_co]):
+    """A Worker with a plain handler."""
+
+    def __call__(self, job: Any, /, *args: Any, **kwargs: Any) -> R_co: ...
+
+
 def takes_data(worker: object) -> TypeGuard[TypedWorker[Any]]:
     """Whether an object is a TypedWorker. Every enqueue asks this, and isinstance with a Protocol takes 35 µs."""
     return callable(getattr(type(worker), "stored", None))
+
+
+def result_reader_of(worker: object) -> Callable[[Any], Any] | None:
+    """What makes the declared type of a result from what is stored; None if the worker declares none."""
+    read: Callable[[Any], Any] | None = getattr(worker, "result_reader", None)
+    return read
 
 
 def plain_data(worker: object, data: Any) -> Any:

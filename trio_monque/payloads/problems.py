@@ -144,7 +144,10 @@ class ValueProblem(Exception):  # noqa: N818  # The callers turn it into an erro
 
     Attributes:
         problem: What is wrong with the value.
+        root: The name of the whole value, with which the path begins.
     """
+
+    root = "data"
 
     def __init__(self, problem: str) -> None:
         super().__init__(problem)
@@ -161,7 +164,7 @@ class ValueProblem(Exception):  # noqa: N818  # The callers turn it into an erro
         return bool(self._steps)
 
     def __str__(self) -> str:
-        return f"data{''.join(reversed(self._steps))}: {self.problem}"
+        return f"{self.root}{''.join(reversed(self._steps))}: {self.problem}"
 
 
 def wrong(expected: str, value: Any) -> ValueProblem:

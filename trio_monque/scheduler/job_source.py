@@ -145,10 +145,11 @@ class JobSource:
         settings, policy = worker.settings, self._policies.policy_of(worker)
         try:
             verdict = verdict_of(end, self.time_limit(claim), policy, store_result=settings.store_result)
-            if isinstance(verdict, Succeeded) and verdict.result is not None:
+            if isinstance(verdict, Succeeded) and settings.store_result:
                 # Encode the result before it joins a batch. A result that cannot be stored fails its own job only, and
                 # the handler's object may change until the batch is sent without changing what is stored.
-                verdict = Succeeded(self.snapshot(verdict.result, "result"))
+                result = worker.stored_result(verdict.result)
+                verdict = Succeeded(None if result is None else self.snapshot(result, "result"))
         except BaseException as error:  # noqa: BLE001  # A fault in code or values of the user fails its own job only.
             verdict = Failed(error)
         return JobSettlement(claim, verdict, policy, end.duration)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import update_wrapper
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
@@ -114,10 +115,48 @@ class Worker(Generic[T, Result_co]):
             # Raised in `__post_init__` or `__init__`: the reader has made a ValueProblem of it, with this cause.
             if isinstance(error.__cause__, (Retry, Snooze, Discard)):
                 raise error.__cause__ from None
-            why = str(error) if isinstance(error, ValueProblem) else f"{type(error).__name__}: {error}"
-            why = one_line(without_secrets(why))
             raise UnreadablePayloadError(
-                f"the stored data cannot be read as the payload of worker {self.name!r} ({payload.name}): {why}"
+                f"the stored data cannot be read as the payload of worker {self.name!r} ({payload.name}): {_why(error)}"
+            ) from error
+
+    def stored_result(self, returned: Any, /) -> Any:
+        """Return what the handler returned as it is stored, if the worker stores results: plain BSON.
+
+        Raises:
+            InvalidPayloadError: It is not of the type that `result` declares, or cannot be stored; names the path.
+        """
+        declared = self.settings.result_type
+        if declared is None:
+            return returned
+        if not declared.takes(returned):
+            raise InvalidPayloadError(
+                f"worker {self.name!r} declares {declared.name} as its result, and its handler returned "
+                f"{type(returned).__name__}"
+            )
+        with storing(f"worker {self.name!r} cannot store this result"), _of_a_result():
+            return declared.store(returned)
+
+    @property
+    def result_reader(self) -> Callable[[Any], Any] | None:
+        """`loaded_result`, if the worker declares the type of its result."""
+        return None if self.settings.result_type is None else self.loaded_result
+
+    def loaded_result(self, stored: Any, /) -> Any:
+        """Return the result of a job, as `result` declares it, for the stored one.
+
+        Raises:
+            UnreadablePayloadError: `result` cannot read the stored value; names the path.
+        """
+        declared = self.settings.result_type
+        if declared is None:
+            return stored
+        try:
+            with _of_a_result():
+                return declared.read(stored)
+        except Exception as error:
+            raise UnreadablePayloadError(
+                f"the stored result cannot be read as the result of worker {self.name!r} ({declared.name}): "
+                f"{_why(error)}"
             ) from error
 
     def __call__(self, job: RunningJob[T, Any], /, *args: Any, **kwargs: Any) -> Result_co:
@@ -125,3 +164,17 @@ class Worker(Generic[T, Result_co]):
 
     def __repr__(self) -> str:
         return f"<Worker {self.name!r} of {self.handler!r}>"
+
+
+@contextmanager
+def _of_a_result() -> Iterator[None]:
+    try:
+        yield
+    except ValueProblem as problem:
+        problem.root = "result"
+        raise
+
+
+def _why(error: Exception) -> str:
+    why = str(error) if isinstance(error, ValueProblem) else f"{type(error).__name__}: {error}"
+    return one_line(without_secrets(why))

@@ -27,6 +27,7 @@ class PlainWorkerOptions(TypedDict, total=False):
     discard_on: type[BaseException] | ErrorTypes
     priority: int
     store_result: bool
+    result: Any
     runs_on: Literal["runtime"] | None
 
 
@@ -60,6 +61,9 @@ class WorkerSettings:
         priority: Which names start first if there are fewer slots than due jobs: those with the higher number, from -10
             to 10. While a name waits, its number grows by one with each slot that another name gets.
         store_result: Store what the handler returns; it must be a BSON value.
+        result: The type of what the handler returns, such as a dataclass or a pydantic model: results are checked
+            against it and stored. `wait_job`, with a job that was enqueued with this worker, makes `job.result` from
+            what is stored. It implies `store_result`.
         runs_on: The event loop that runs the handler. None: the loop on which the scheduler was opened. "runtime": the
             trio loop of the scheduler, which is in a thread of its own in a program on asyncio.
     """
@@ -73,8 +77,10 @@ class WorkerSettings:
     payload: Any = None
     priority: int = 0
     store_result: bool = False
+    result: Any = None
     runs_on: Literal["runtime"] | None = None
     payload_type: PayloadType | None = field(init=False, compare=False, repr=False, default=None)
+    result_type: PayloadType | None = field(init=False, compare=False, repr=False, default=None)
 
     def __post_init__(self) -> None:
         if self.concurrency is not None:
@@ -86,7 +92,10 @@ class WorkerSettings:
         if self.backoff is not None and not callable(self.backoff):
             check_seconds("backoff", self.backoff, zero=True)
         if self.payload is not None:
-            object.__setattr__(self, "payload_type", _payload_type(self.payload))
+            object.__setattr__(self, "payload_type", _type_of("payload", self.payload))
+        if self.result is not None:
+            object.__setattr__(self, "result_type", _type_of("result", self.result))
+            object.__setattr__(self, "store_result", True)
         check_whole("priority", self.priority, least=-HIGHEST_PRIORITY, most=HIGHEST_PRIORITY)
         if self.runs_on not in (None, "runtime"):
             raise InvalidOptionError("runs_on", self.runs_on, 'must be None or "runtime"')
@@ -124,10 +133,10 @@ def _error_types(option: str, given: object) -> ErrorTypes | None:
     return types
 
 
-def _payload_type(given: Any) -> PayloadType:
-    payload = PayloadType(given)
+def _type_of(option: str, given: Any) -> PayloadType:
+    declared = PayloadType(given)
     try:
-        payload.prepare()
+        declared.prepare()
     except Exception as error:
-        raise InvalidOptionError("payload", given, str(error)) from error
-    return payload
+        raise InvalidOptionError(option, given, str(error)) from error
+    return declared
