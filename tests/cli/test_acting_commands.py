@@ -48,7 +48,7 @@ UNKNOWN = "6" * 24
 
 
 def plant(jobs: Collection) -> None:
-    put(jobs, "pending", "mail")
+    put(jobs, "pending", "mail", uniqueKey="user:1")
     put(jobs, "pending", "mail", createdAt=DAY + timedelta(days=100))
     put(jobs, "pending", "grüße")
     put(jobs, "processing", "mail")
@@ -75,6 +75,8 @@ def plant(jobs: Collection) -> None:
         (("delete", "--name", "mail"), 6),
         (("delete", "--status", "processing", "--older-than", "1s"), 1),
         (("delete", "--everything"), 8),
+        (("cancel", "--name", "mail", "--unique-key-prefix", "user:"), 1),
+        (("delete", "--name", "mail", "--unique-key", "user:1", "--older-than", "1s"), 1),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
@@ -204,6 +206,8 @@ def test_without_a_terminal_nothing_is_changed(command: Command, jobs: Collectio
         (("cancel", "--older-than", "2h", "--newer-than", "1h", "--yes"), "--newer-than="),
         (("cancel", "--fail-reason", "a", "--fail-reason-prefix", "a", "--yes"), "--fail-reason-prefix='a'"),
         (("cancel", "--name", "", "--yes"), "--name='': is empty"),
+        (("cancel", "--unique-key", "a", "--yes"), "--unique-key='a': needs a name"),
+        (("retry", "--unique-key", "a"), "No such option"),
         (("retry", "--name", "x", "--spread", "soon"), "'soon' is not a length of time"),
         (("reschedule", UNKNOWN), "Missing argument 'WHEN'"),
         (("reschedule", UNKNOWN, "soon"), "'soon' is neither a length of time from now"),

@@ -64,6 +64,8 @@ def test_list_shows_jobs_with_the_latest_first(command: Command, monque: Monque,
         (("--name", "mail"), [1, 4, 0]),
         (("--name", "mail", "--name", "report"), [1, 4, 0, 2, 3]),
         (("--name", "mail", "--status", "pending"), [4, 1]),
+        (("--name", "mail", "--unique-key", "k.4"), [4]),
+        (("--name", "mail", "--unique-key-prefix", "k."), [4, 1]),
         (("--fail-reason", "route"), [0]),
         (("--fail-reason-prefix", "Value"), [2]),
         (("--sort", "created_at"), [0, 1, 2, 3, 4]),
@@ -76,7 +78,10 @@ def test_selection_and_order(
 ) -> None:
     names = ["mail", "mail", "report", "report", "mail"]
     delays = [10.0, 30.0, 5.0, 1.0, 20.0]
-    ids = [monque.sync.enqueue(name, delay=delay).id for name, delay in zip(names, delays, strict=True)]
+    ids = [
+        monque.sync.enqueue(name, delay=delay, unique_key=f"k.{place}").id
+        for place, (name, delay) in enumerate(zip(names, delays, strict=True))
+    ]
     fail(jobs, ids[0], updatedAt=now() + timedelta(milliseconds=500))
     fail(jobs, ids[2], "ValueError: bad", updatedAt=now() + timedelta(seconds=1))
     found = [ids.index(ObjectId(one["id"])) for one in command("jobs", *options, "--json").json["jobs"]]

@@ -50,6 +50,8 @@ def cancel_jobs(
         fail_reason: Only jobs with this text somewhere in `fail_reason`, to the letter. No index serves
             that: the server reads every job that the rest of the selection leaves.
         fail_reason_prefix: Only jobs whose `fail_reason` begins with this text; read in the same way.
+        unique_key: Only pending and running jobs of this unique key; needs a name.
+        unique_key_prefix: Only pending and running jobs whose unique key begins with this text; needs a name.
         on_progress: Called after each batch with what was done so far. It may be async with `Monque`, not with
             `sync`. What it raises ends the call, which raises it.
 
@@ -83,7 +85,13 @@ def retry_jobs(
         InvalidOptionError, PartialBulkError, MonqueConnectionError: See `cancel_jobs`.
     """
     check_seconds("spread", spread, zero=True)
-    return Bulk(context, Retry(context, JobSelector(**selection), spread), on_progress)
+    selector = JobSelector(**selection)
+    if selector.has_key:
+        key = selector.unique_key or selector.unique_key_prefix
+        raise InvalidOptionError(
+            "unique_key", key, "selects pending and running jobs, and those are not retried: call retry_job with an id"
+        )
+    return Bulk(context, Retry(context, selector, spread), on_progress)
 
 
 def delete_jobs(
@@ -170,9 +178,13 @@ class Bulk(Operation[BulkResult]):
             if self._until is None:
                 self.is_over = True
                 return
+        if self._window_end is None and action.index is not None:
+            self._window_end = self._until
         if self._window_end is None:
             self._window_end = bulk_changes.window_end(context.jobs, self._after, self._until, MOST_IN_A_WINDOW)
-        chosen = bulk_changes.choose(context.jobs, action.guard, self._after, self._window_end, MOST_IN_A_BATCH)
+        chosen = bulk_changes.choose(
+            context.jobs, action.guard, self._after, self._window_end, MOST_IN_A_BATCH, action.index
+        )
         for broken in chosen.broken:
             self._tally.refuse(broken.document_id, str(broken))
         if chosen.jobs:

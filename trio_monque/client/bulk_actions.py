@@ -14,7 +14,7 @@ from ..errors import MonqueConnectionError
 from ..jobs.bulk_changes import CANCELLABLE, DELETABLE, RETRIABLE, Change, cancel_selected, retry_selected, spread_over
 from ..jobs.job import Job, JobStatus
 from ..jobs.job_selector import JobSelector
-from ..store import bulk_changes
+from ..store import bulk_changes, indexes
 from ..store.bulk_changes import Sending, Written
 from ..store.types import ObjectId
 from .context import ClientContext
@@ -30,6 +30,7 @@ class Action(ABC):
         possible: The statuses in which the action is possible.
         statuses: Those of them that are selected.
         guard: The condition that each job must satisfy, also when it is written.
+        index: The index along which all selected jobs are read; None if the server chooses one.
     """
 
     name: ClassVar[str]
@@ -41,6 +42,7 @@ class Action(ABC):
         self._selector = selector
         self.statuses = selector.among(self.possible)
         self.guard = selector.guard(self.statuses)
+        self.index = indexes.UNIQUE_KEY if selector.has_key else None
 
     @abstractmethod
     def write(self, chosen: Sequence[Job], now: datetime) -> Written:

@@ -22,7 +22,8 @@ class JobFilter(JobSelector):
     """The jobs that a page shows. Conditions that are not given match all jobs. Moments are timezone-aware.
 
     Attributes:
-        name, status, older_than, newer_than, fail_reason, fail_reason_prefix: As in JobSelector.
+        name, status, older_than, newer_than, fail_reason, fail_reason_prefix, unique_key, unique_key_prefix: As in
+            JobSelector.
         created_from, created_to: `created_at` is in this range, ends included.
         updated_from, updated_to: Likewise for `updated_at`.
         run_from, run_to: Likewise for `next_run_at`.

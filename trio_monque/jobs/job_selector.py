@@ -27,6 +27,8 @@ class Selection(TypedDict, total=False):
         older_than, newer_than: `created_at` is before, after this moment; timezone-aware.
         fail_reason: A text that `fail_reason` contains, in exactly this spelling.
         fail_reason_prefix: A text that `fail_reason` begins with. Give one of the two.
+        unique_key: The unique key of a pending or running job. It needs a name: another name may have the same key.
+        unique_key_prefix: A text that the unique key begins with; as `unique_key`. Give one of the two.
     """
 
     name: str | Iterable[str] | None
@@ -35,6 +37,12 @@ class Selection(TypedDict, total=False):
     newer_than: datetime | None
     fail_reason: str | None
     fail_reason_prefix: str | None
+    unique_key: str | None
+    unique_key_prefix: str | None
+
+
+LIVE: Final = (JobStatus.PENDING, JobStatus.PROCESSING)
+"""The statuses in which a job has its unique key for itself. The index of the keys has only these jobs."""
 
 
 def checked_name(given: object) -> str | None:
@@ -109,6 +117,8 @@ class JobSelector:
         older_than, newer_than: Enqueued before, after this moment (`created_at`).
         fail_reason: A text that `fail_reason` contains, in exactly this spelling.
         fail_reason_prefix: A text that it begins with.
+        unique_key: The unique key of a pending or running job. It needs a name: another name may have the same key.
+        unique_key_prefix: A text that the unique key begins with; as `unique_key`. Give one of the two.
 
     Raises:
         InvalidOptionError: A condition is invalid, or can match no job, such as an empty list. The message names it.
@@ -120,6 +130,8 @@ class JobSelector:
     newer_than: datetime | None = None
     fail_reason: str | None = None
     fail_reason_prefix: str | None = None
+    unique_key: str | None = None
+    unique_key_prefix: str | None = None
 
     def __post_init__(self) -> None:
         # Tuples, because an iterator would be empty at its second use.
@@ -129,13 +141,27 @@ class JobSelector:
         object.__setattr__(self, "status", checked_statuses(self.status))
         for first, last, with_ends in self._ranges():
             self._check_range(first, last, with_ends=with_ends)
-        if self.fail_reason is not None and self.fail_reason_prefix is not None:
+        for option in ("fail_reason", "unique_key"):
+            text, prefix = getattr(self, option), getattr(self, f"{option}_prefix")
+            if text is not None and prefix is not None:
+                raise InvalidOptionError(f"{option}_prefix", prefix, f"cannot be given beside {option}: choose one")
+            if text is not None:
+                _text(option, text)
+            if prefix is not None:
+                _text(f"{option}_prefix", prefix)
+        if self.has_key:
+            self._check_key()
+
+    def _check_key(self) -> None:
+        option = "unique_key" if self.unique_key is not None else "unique_key_prefix"
+        if self.names is None:
+            raise InvalidOptionError(option, getattr(self, option), "needs a name: keys are unique within a name")
+        if self.statuses is not None and not set(self.statuses) <= set(LIVE):
             raise InvalidOptionError(
-                "fail_reason_prefix", self.fail_reason_prefix, "cannot be given beside fail_reason: choose one"
+                "status",
+                ", ".join(self.statuses),
+                f"cannot be combined with {option}: only pending and running jobs have their key for themselves",
             )
-        for option in ("fail_reason", "fail_reason_prefix"):
-            if getattr(self, option) is not None:
-                _text(option, getattr(self, option))
 
     @classmethod
     def _ranges(cls) -> tuple[tuple[str, str, bool], ...]:
@@ -168,13 +194,19 @@ class JobSelector:
         return self.status  # type: ignore[return-value]
 
     @property
+    def has_key(self) -> bool:
+        """Whether it selects by the unique key. Then it has names, and selects statuses of `LIVE` only."""
+        return self.unique_key is not None or self.unique_key_prefix is not None
+
+    @property
     def is_everything(self) -> bool:
         """Whether it has no condition, so that it selects all jobs."""
         return all(getattr(self, field.name) is None for field in fields(self))
 
     def among(self, possible: Collection[JobStatus]) -> tuple[JobStatus, ...]:
         """The selected ones of these statuses; may be empty."""
-        return tuple(status for status in JobStatus if status in possible and status in (self.statuses or possible))
+        selected = self.statuses or (LIVE if self.has_key else possible)
+        return tuple(status for status in JobStatus if status in possible and status in selected)
 
     def conditions(self) -> dict[str, Any]:
         """Its conditions on other fields than name and status, in the form of a guard."""
@@ -185,6 +217,10 @@ class JobSelector:
             asked["fail_reason"] = Containing(self.fail_reason)
         if self.fail_reason_prefix is not None:
             asked["fail_reason"] = Containing(self.fail_reason_prefix, at_the_beginning=True)
+        if self.unique_key is not None:
+            asked["unique_key"] = self.unique_key
+        if self.unique_key_prefix is not None:
+            asked["unique_key"] = Containing(self.unique_key_prefix, at_the_beginning=True)
         return asked
 
     def guard(self, statuses: Collection[JobStatus]) -> dict[str, Any]:

@@ -8,22 +8,25 @@ trip, or two in one session.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 from bson import ObjectId
-from pymongo import UpdateMany, UpdateOne
+from pymongo import IndexModel, UpdateMany, UpdateOne
 from pymongo.client_session import ClientSession
 
 from ..errors import BrokenDocumentError
 from ..jobs.bulk_changes import Change
 from ..jobs.job import Job
 from ..log import logger_of
+from . import indexes
 from .codec import LENIENT, filter_of, update_of
 from .commands import BY_ID, Refusal, bulk_write, by_majority, causal_session, command, of_ids
 from .fields import BUT_HEAVY, FIELD
 from .job_collection import JobCollection
+from .types import Collection
 
 logger = logger_of("store")
 
@@ -89,12 +92,26 @@ def _between(after: ObjectId | None, until: ObjectId) -> dict[str, ObjectId]:
 
 @command("choose jobs", writes=False)
 def choose(
-    jobs: JobCollection, guard: Mapping[str, Any], after: ObjectId | None, until: ObjectId, limit: int
+    jobs: JobCollection,
+    guard: Mapping[str, Any],
+    after: ObjectId | None,
+    until: ObjectId,
+    limit: int,
+    index: IndexModel | None = None,
 ) -> Chosen:
-    """Return the next selected jobs, in the order of their ids, with ids after `after` and up to `until`."""
+    """Return the next selected jobs, in the order of their ids, with ids after `after` and up to `until`.
+
+    Args:
+        index: Read all selected jobs along this index, and sort them; by default, the server chooses.
+    """
     wanted = {**filter_of(guard), "_id": _between(after, until)}
+
+    def read(collection: Collection, hint: str | None) -> Iterable[Any]:
+        found = collection.find(wanted, _UNREAD, sort=[("_id", 1)], limit=limit, batch_size=limit + 1, hint=hint)
+        return found if index is None else list(found)
+
     found, broken = jobs.sorted_out(
-        lambda collection: collection.find(wanted, _UNREAD, sort=[("_id", 1)], limit=limit, batch_size=limit + 1)
+        lambda collection: read(collection, None) if index is None else indexes.hinted(index, partial(read, collection))
     )
     ids = [job.id for job in found]
     ids += [error.document_id for error in broken if isinstance(error.document_id, ObjectId)]

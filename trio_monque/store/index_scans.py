@@ -24,7 +24,7 @@ from ..jobs.conditional_write import Within
 from ..jobs.cursors import Anchor
 from ..jobs.job import JobStatus
 from ..jobs.job_query import JobQuery
-from ..jobs.job_selector import one_of
+from ..jobs.job_selector import LIVE, one_of
 from . import indexes
 from .codec import filter_of
 from .fields import FIELD
@@ -52,7 +52,7 @@ class IndexScan:
         within: The bounds of that attribute.
         residual: The rest of the filter: the server checks it on the documents.
         is_sorted: Whether the index has the order of the list. Otherwise all its matching jobs are read and sorted:
-            those that run, in `HELD`.
+            those that run, in `HELD`, and those of some keys, in `UNIQUE_KEY`.
     """
 
     index: str
@@ -180,6 +180,8 @@ class ScansByName:
 def scans_of(query: JobQuery) -> Sequence[IndexScan | ScansByName]:
     """Return the scans that together find all jobs of the query, each job once unless it moves meanwhile.
 
+    A query by unique keys reads all jobs with such keys, in `UNIQUE_KEY`, and sorts them. For all others:
+
     | order         | of all               | of some statuses      | of some names              |
     |---------------|----------------------|-----------------------|----------------------------|
     | `id`          | `_id`                | residual              | residual                   |
@@ -195,6 +197,9 @@ def scans_of(query: JobQuery) -> Sequence[IndexScan | ScansByName]:
     asked = given.conditions()
     within = asked.pop(by, Within())
     named: Mapping[str, Any] = {} if given.names is None else {"name": one_of(given.names)}
+    if given.has_key:
+        keys = {**named, "unique_key": asked.pop("unique_key"), "status": one_of(given.among(LIVE))}
+        return [_scan(indexes.UNIQUE_KEY, by, [keys], within, asked, is_sorted=False)]
     # A filter with every status is a filter without statuses.
     asks_statuses = given.statuses is not None and set(given.statuses) != set(JobStatus)
     statuses = given.statuses if given.statuses is not None and asks_statuses else tuple(JobStatus)

@@ -99,6 +99,10 @@ def count_selected(
 
 def _by_status(selector: JobSelector, statuses: Sequence[JobStatus], asked: Mapping[str, Any]) -> Iterator[_Part]:
     named = _named(selector)
+    if selector.has_key:
+        others = {key: condition for key, condition in asked.items() if key != "unique_key"}
+        yield _part(indexes.UNIQUE_KEY, {**named, **_status(statuses), "unique_key": asked["unique_key"]}, others)
+        return
     if not asked and not named and set(statuses) == set(JobStatus):
         yield _Part(_BY_ID, {}, {})  # Also documents without a status: `delete --everything` meets them.
         return

@@ -17,7 +17,7 @@ from ..parameters import FROM_NOW, LENGTH, When
 from .access import JobsAccess, invalid_options, jobs_options
 from .acting_by_id import IdAction, act_on_ids
 from .acting_in_bulk import BulkAction, act_on_selection
-from .selection import GivenSelection, selection_options
+from .selection import GivenSelection, selection_options, selection_without_keys
 
 _CANCEL_EXAMPLES: Final = """\b
 Examples:
@@ -41,12 +41,14 @@ Examples:
 """
 
 
-def _target_options(command: Callable[..., Any]) -> Callable[..., Any]:
+def _target_options(
+    command: Callable[..., Any], select: Callable[[Callable[..., Any]], Callable[..., Any]] = selection_options
+) -> Callable[..., Any]:
     """Add ids or a selection, to act on."""
     for add in (
         click.option("--yes", is_flag=True, help="Do not ask before a selection is changed."),
         click.option("--dry-run", is_flag=True, help="Say how many are selected, show some, and change nothing."),
-        selection_options,
+        select,
         click.argument("ids", metavar="[ID]...", nargs=-1),
         jobs_options,
     ):
@@ -72,7 +74,7 @@ def cancel(given: GivenSelection, access: JobsAccess, *, ids: tuple[str, ...], y
 
 
 @click.command(short_help="Requeue failed and cancelled jobs.", epilog=_RETRY_EXAMPLES)
-@_target_options
+@partial(_target_options, select=selection_without_keys)
 @click.option(
     "--spread", type=LENGTH, metavar="LENGTH", help="Let a selection fall due evenly in this time. (default: 30s)"
 )

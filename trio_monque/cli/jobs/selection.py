@@ -28,6 +28,8 @@ class GivenSelection:
     newer_than: When | None
     fail_reason: str | None
     fail_reason_prefix: str | None
+    unique_key: str | None = None
+    unique_key_prefix: str | None = None
 
     @property
     def is_everything(self) -> bool:
@@ -51,11 +53,28 @@ class GivenSelection:
             selection["fail_reason"] = self.fail_reason
         if self.fail_reason_prefix is not None:
             selection["fail_reason_prefix"] = self.fail_reason_prefix
+        if self.unique_key is not None:
+            selection["unique_key"] = self.unique_key
+        if self.unique_key_prefix is not None:
+            selection["unique_key_prefix"] = self.unique_key_prefix
         return selection
 
 
-def selection_options(function: Callable[Concatenate[GivenSelection, P], R]) -> Callable[P, R]:
+Command = Callable[Concatenate[GivenSelection, P], R]
+
+
+def selection_options(function: Command[P, R]) -> Callable[P, R]:
     """Add the options to a command, which gets a GivenSelection as its first argument."""
+    keyed = click.option("--unique-key-prefix", metavar="TEXT", help="Only those whose key begins with this text.")(
+        selection_without_keys(function)
+    )
+    return click.option("--unique-key", metavar="KEY", help="Only pending and running jobs of this key; needs --name.")(
+        keyed
+    )
+
+
+def selection_without_keys(function: Command[P, R]) -> Callable[P, R]:
+    """The same without the options for unique keys, for a command on jobs that have ended."""
 
     @click.option("--name", "names", multiple=True, metavar="NAME", help="Only jobs of this name. May be repeated.")
     @click.option(
@@ -71,7 +90,7 @@ def selection_options(function: Callable[Concatenate[GivenSelection, P], R]) -> 
     @click.option("--fail-reason-prefix", metavar="TEXT", help="Only jobs whose last failure begins with this text.")
     @wraps(function)
     def command(*args: P.args, **options: P.kwargs) -> R:
-        given = {name: options.pop(name) for name in GivenSelection.__dataclass_fields__}
+        given = {name: options.pop(name) for name in GivenSelection.__dataclass_fields__ if name in options}
         return function(GivenSelection(**given), *args, **options)  # type: ignore[arg-type]
 
     return command
