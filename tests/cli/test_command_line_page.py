@@ -36,6 +36,18 @@ def test_page_has_the_help_of_every_command() -> None:
     assert "[1<=x" in page
 
 
+def test_each_command_has_examples() -> None:
+    assert [line for line, epilog in epilogs(program, PROGRAM) if "Examples:\n" not in epilog] == []
+
+
+def epilogs(of: click.Command, line: str) -> Iterator[tuple[str, str]]:
+    if isinstance(of, click.Group):
+        for name, one in of.commands.items():
+            yield from epilogs(one, f"{line} {name}")
+    else:
+        yield line, of.epilog or ""
+
+
 def command_lines(of: click.Command, line: str) -> Iterator[str]:
     yield line
     if isinstance(of, click.Group):

@@ -125,3 +125,11 @@ AGO: Final = _Ago()
 FROM_NOW: Final = _FromNow()
 JSON: Final = _Json()
 PAIR: Final = _Pair()
+
+operation_timeout_option: Final = click.option(
+    "--operation-timeout",
+    type=LENGTH,
+    default="30s",
+    metavar="LENGTH",
+    help="How long the database may take for one answer. (default: 30s)",
+)

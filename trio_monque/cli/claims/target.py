@@ -20,6 +20,7 @@ from ...store.documents import indexes
 from ...store.documents.locked_collection import LockedCollection
 from ...store.extended_json import filter_in
 from ..connection import Connection, connection_options
+from ..parameters import operation_timeout_option
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -55,12 +56,14 @@ def target_options(function: Callable[Concatenate[Target, P], R]) -> Callable[P,
         help="The filter of the claims, as extended JSON. (default: all documents)",
     )
     @click.option("--lock-field", default="lock", metavar="NAME", help="The field that holds the lock. (default: lock)")
+    @operation_timeout_option
     @click.option("--allow-scan", is_flag=True, help="Read a large collection although no index serves the filter.")
     @wraps(function)
     def command(connection: Connection, /, *args: P.args, **options: P.kwargs) -> R:
         collection, wanted, lock_field = (str(options.pop(name)) for name in ("collection", "wanted", "lock_field"))
-        allow_scan = bool(options.pop("allow_scan"))
-        with _opened(connection, collection, wanted, lock_field) as target:
+        allow_scan, seconds = bool(options.pop("allow_scan")), options.pop("operation_timeout")
+        assert isinstance(seconds, float)
+        with _opened(connection, collection, wanted, lock_field, seconds) as target:
             if not allow_scan:
                 _check_index(target)
             return function(target, *args, **options)
@@ -69,7 +72,9 @@ def target_options(function: Callable[Concatenate[Target, P], R]) -> Callable[P,
 
 
 @contextmanager
-def _opened(connection: Connection, collection: str, wanted: str, lock_field: str) -> Iterator[Target]:
+def _opened(
+    connection: Connection, collection: str, wanted: str, lock_field: str, operation_timeout: float
+) -> Iterator[Target]:
     try:
         check_lock_field(lock_field)
         chosen = check_filter(filter_in(wanted), lock_field)
@@ -80,7 +85,7 @@ def _opened(connection: Connection, collection: str, wanted: str, lock_field: st
             named = collection_of(database, collection)
         except InvalidOptionError as error:
             raise click.UsageError(f"{error}") from None
-        locked = LockedCollection.of(named, chosen, lock_field=lock_field)
+        locked = LockedCollection.of(named, chosen, lock_field=lock_field, operation_timeout=operation_timeout)
         yield Target(locked, ServerTime(locked).now())
 
 

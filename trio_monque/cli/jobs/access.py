@@ -19,7 +19,7 @@ from ...options import ClientOptions, client_config
 from ...store.job_collection import JobCollection
 from ...store.types import Database
 from ..connection import Connection, connection_options
-from ..parameters import LENGTH
+from ..parameters import operation_timeout_option
 
 _SPELLED: Final = {"collection_name": "collection"}
 
@@ -62,13 +62,7 @@ def jobs_options(function: Callable[Concatenate[JobsAccess, P], R]) -> Callable[
 
     @connection_options
     @click.option("--collection", metavar="NAME", help="The collection of the jobs. (default: monque_jobs)")
-    @click.option(
-        "--operation-timeout",
-        type=LENGTH,
-        default="30s",
-        metavar="LENGTH",
-        help="How long the database may take for one answer. (default: 30s)",
-    )
+    @operation_timeout_option
     @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
     @wraps(function)
     def command(connection: Connection, /, *args: P.args, **options: P.kwargs) -> R:

@@ -37,6 +37,11 @@ Examples:
   trio-monque enqueue report --at 2h --unique-key daily --meta tenant=acme
   trio-monque enqueue import --data-file order.json
 """
+_PREVIEW_EXAMPLES: Final = """\b
+Examples:
+  trio-monque preview '0 9 * * 1-5' --timezone Europe/Berlin
+  trio-monque preview @monthly --count 3
+"""
 _SCHEDULE_EXAMPLES: Final = """\b
 Examples:
   trio-monque schedule '0 9 * * 1-5' report --unique-key report --timezone Europe/Berlin
@@ -163,7 +168,7 @@ def schedule(
     return SUCCEEDED
 
 
-@click.command(short_help="Say what a cron expression means.")
+@click.command(short_help="Say what a cron expression means.", epilog=_PREVIEW_EXAMPLES)
 @click.argument("cron")
 @click.option("--timezone", default="UTC", metavar="ZONE", help="The time zone of CRON. (default: UTC)")
 @click.option(

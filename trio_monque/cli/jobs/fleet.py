@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import click
 
 from ...jobs.instance import MOST_NAMES, Instance
@@ -11,8 +13,14 @@ from ..exit_statuses import SUCCEEDED
 from ..output import print_json, print_records, since
 from .access import JobsAccess, jobs_options
 
+_EXAMPLES: Final = """\b
+Examples:
+  trio-monque instances
+  trio-monque instances --json
+"""
 
-@click.command(short_help="List the scheduler instances.")
+
+@click.command(short_help="List the scheduler instances.", epilog=_EXAMPLES)
 @jobs_options
 def instances(access: JobsAccess) -> int:
     """List the scheduler instances that work on these jobs, each as of its last heartbeat, and the paused names.

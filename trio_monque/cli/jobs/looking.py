@@ -36,6 +36,11 @@ Examples:
   trio-monque jobs --fail-reason timeout --limit 200 --json
 """
 
+_EXAMPLES_OF_SHOW: Final = """\b
+Examples:
+  trio-monque show 65f1c0ffee0123456789abcd
+  trio-monque show 65f1c0ffee0123456789abcd --json
+"""
 _EXAMPLES_OF_STATS: Final = """\b
 Examples:
   trio-monque stats
@@ -100,7 +105,7 @@ def _default_order(chosen: JobFilter) -> str:
     return "-created_at" if chosen.statuses is None else "-updated_at"
 
 
-@click.command(short_help="Show one job, and why it does not run now.")
+@click.command(short_help="Show one job, and why it does not run now.", epilog=_EXAMPLES_OF_SHOW)
 @click.argument("job_id", metavar="ID")
 @jobs_options
 def show(access: JobsAccess, *, job_id: str) -> int:

@@ -14,15 +14,20 @@ from ..output import print_json
 from .access import JobsAccess, jobs_options
 from .name_warnings import warn_about
 
-_EXAMPLES: Final = """\b
+_PAUSE_EXAMPLES: Final = """\b
 Examples:
   trio-monque pause send
   trio-monque pause                 list what is paused
   trio-monque resume send
 """
+_RESUME_EXAMPLES: Final = """\b
+Examples:
+  trio-monque resume send
+  trio-monque resume send render
+"""
 
 
-@click.command(short_help="Let no instance start jobs of a name.", epilog=_EXAMPLES)
+@click.command(short_help="Let no instance start jobs of a name.", epilog=_PAUSE_EXAMPLES)
 @jobs_options
 @click.argument("names", metavar="[NAME]...", nargs=-1)
 def pause(access: JobsAccess, *, names: tuple[str, ...]) -> int:
@@ -51,7 +56,7 @@ def pause(access: JobsAccess, *, names: tuple[str, ...]) -> int:
     return SUCCEEDED
 
 
-@click.command(short_help="Let instances start jobs of a paused name.")
+@click.command(short_help="Let instances start jobs of a paused name.", epilog=_RESUME_EXAMPLES)
 @jobs_options
 @click.argument("names", metavar="NAME...", nargs=-1, required=True)
 def resume(access: JobsAccess, *, names: tuple[str, ...]) -> int:
