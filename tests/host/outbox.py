@@ -6,7 +6,6 @@ import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from functools import partial
 from typing import Any
 
 from trio_monque.client.event_delivery import EventDelivery
@@ -28,20 +27,9 @@ from trio_monque.store.types import Collection, Database
 
 Message = dict[str, Any]
 Deliver = Callable[[Run[Message]], Awaitable[object]]
+Delivery = tuple[Message, bool]
 Counts = Mapping[str, int]
 FREE = {"$set": {"by": None}}
-
-
-@dataclass(frozen=True, kw_only=True)
-class OutboxOptions(HostOptions):
-    poll_interval: float = 0.05
-    heartbeat_interval: float = 5.0
-
-
-@dataclass(frozen=True, eq=False)
-class Delivery:
-    message: Message
-    is_delivered: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +41,9 @@ class OutboxReporter(Reporter[Message, Delivery, Message, Counts]):
     delivered = 0
 
     def run_settled(self, settlement: Delivery) -> None:
-        if settlement.is_delivered:
+        if settlement[1]:
             self.delivered += 1
-            self.event_delivery.emit(MessageDelivered(settlement.message["text"]))
+            self.event_delivery.emit(MessageDelivered(settlement[0]["text"]))
 
     def report(self, end: HostEnd[Message]) -> Counts:
         return {"delivered": self.delivered, "unfinished": len(end.unfinished)}
@@ -68,7 +56,7 @@ class OutboxSource(OneGroupSource[Message, Delivery]):
     """In the database, `by` is the token of the claim that holds a message, or None."""
 
     def __init__(self, outbox: Collection, deliver: Deliver) -> None:
-        self.collection, self.operation_timeout = outbox, OutboxOptions.operation_timeout
+        self.collection, self.operation_timeout = outbox, HostOptions.operation_timeout
         self.db_threads, self.execute = DatabaseThreads(), deliver
         self.taking = Taking(self.db_threads, ServerTime(self), self, lease=15.0)
 
@@ -77,7 +65,7 @@ class OutboxSource(OneGroupSource[Message, Delivery]):
 
     async def claim(self, demand: Demand) -> Granted[Message]:
         token = secrets.token_hex(8)
-        return await self.taking.take(partial(self.take_messages, demand.total, token), token, demand.total)
+        return await self.taking.take(lambda: self.take_messages(demand.total, token), token, demand.total)
 
     def take_messages(self, number: int, token: str) -> Taken[Message]:
         ids = [one["_id"] for one in self.collection.find({"by": None}, {"_id": 1}).limit(number)]
@@ -89,44 +77,43 @@ class OutboxSource(OneGroupSource[Message, Delivery]):
         return list(self.collection.find({"by": token}))
 
     def resolving(self, token: str) -> Callable[[], Sequence[Message]]:
-        return partial(self.renewed, token)
+        return lambda: self.renewed(token)
 
     def release(self, token: str, held: Sequence[Message], now: datetime) -> int:
         orphaned = {"by": token, "_id": {"$nin": [one["_id"] for one in held]}}
         return self.collection.update_many(orphaned, FREE).modified_count
 
     def conclude(self, claim: Message, end: RunEnd) -> Delivery:
-        return Delivery(claim, has_succeeded(end))
+        return claim, has_succeeded(end)
 
     async def settle(self, batch: Sequence[Delivery]) -> Sequence[bool | None]:
-        return await self.db_threads.call(lambda: [self.end(one) for one in batch], channel=Channel.RENEWALS)
+        return await self.db_threads.call(lambda: [self.end(*one) for one in batch], channel=Channel.RENEWALS)
 
-    def end(self, one: Delivery) -> bool:
-        fence = {"_id": one.message["_id"], "by": one.message["by"]}
-        if one.is_delivered:
+    def end(self, message: Message, is_delivered: bool) -> bool:
+        fence = {"_id": message["_id"], "by": message["by"]}
+        if is_delivered:
             return bool(self.collection.delete_one(fence).deleted_count)
         return bool(self.collection.update_one(fence, FREE).matched_count)
 
     async def renew(self, claims: Sequence[Message]) -> Sequence[ClaimState]:
         tokens = {one["by"] for one in claims}
-        renewed = await self.db_threads.call(lambda: [*map(self.renewed, tokens)], channel=Channel.RENEWALS)
-        held = {one["_id"] for messages in renewed for one in messages}
+        found = await self.db_threads.call(lambda: [*map(self.renewed, tokens)], channel=Channel.RENEWALS)
+        held = {one["_id"] for messages in found for one in messages}
         return [ClaimState.HELD if one["_id"] in held else ClaimState.LOST for one in claims]
 
     async def observe(self, held: Sequence[Message]) -> Sequence[Sighting[Message]]:
-        others = {"by": {"$nin": [None, *(one["by"] for one in held)]}}
-        found = await self.db_threads.call(lambda: list(self.collection.find(others)))
+        ours = [None, *(one["by"] for one in held)]
+        found = await self.db_threads.call(lambda: list(self.collection.find({"by": {"$nin": ours}})))
         return [Sighting(one, one["_id"], (one["by"], one["beat"]), lease=15.0) for one in found]
 
     async def rescue(self, dead: Sequence[Message]) -> Sequence[Message]:
-        rescue = partial(self.collection.update_one, update=FREE)
-        return await self.db_threads.call(lambda: [one for one in dead if rescue(one).matched_count])
+        free = self.collection.update_one
+        return await self.db_threads.call(lambda: [one for one in dead if free(one, FREE).matched_count])
 
 
 def outbox_host(db: Database, deliver: Deliver, listener: Callable[[MessageDelivered], None]) -> Host[Message, Counts]:
     events, source = EventDelivery(), OutboxSource(db["outbox"], deliver)
     events.add_all({MessageDelivered: listener})
     reporter = OutboxReporter(events, logger_of("outbox"), "outbox", "message", "one")
-    ping = partial(source.db_threads.call, lambda: db.command("ping"))
-    life = Life(name="the outbox", get_ready=ping, described=lambda: (db.name, "delivers messages"))
-    return one_group_host(source, reporter, OutboxOptions(), life, concurrency=2)
+    life = Life(name="outbox", get_ready=lambda: source.observe(()), described=lambda: (db.name, "delivers messages"))
+    return one_group_host(source, reporter, HostOptions(poll_interval=0.05, heartbeat_interval=5), life, concurrency=2)
