@@ -204,6 +204,7 @@ async def test_scheduler_measures_the_offset_with_each_beat_and_claims_by_the_ne
 ENDURING: dict[str, Any] = {"heartbeat_interval": 1.4, "cleanup_timeout": 0.1, "poll_interval": 0.05}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("minutes", one_in(2, [-1, 1]))
 async def test_no_live_run_is_rescued_although_the_servers_time_moves(
     db: Database, jobs: Collection, minutes: int, monkeypatch: pytest.MonkeyPatch
@@ -246,6 +247,7 @@ def beat_of(jobs: Collection) -> datetime:
     return beat
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("hours", one_in(2, [-1, 1]))
 async def test_instance_on_a_machine_whose_clock_is_an_hour_off_works_as_any_other(
     db: Database, jobs: Collection, hours: int, monkeypatch: pytest.MonkeyPatch

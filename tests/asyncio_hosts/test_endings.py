@@ -70,6 +70,7 @@ def test_start_at_a_server_that_does_not_answer_is_cancelled_soon(
     run(main)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("purpose", ["settle jobs", "renew claims"])
 def test_block_is_left_in_time_although_the_database_does_not_answer(db: Database, run: Run, purpose: str) -> None:
     long, slow = LongJobs(), Slow(purpose)
@@ -176,6 +177,7 @@ def test_listener_that_does_not_obey_is_left_behind(db: Database, run: Run, capl
     assert "left behind" in caplog.text
 
 
+@pytest.mark.full
 def test_loop_that_is_stopped_and_run_again_goes_on(db: Database, request: pytest.FixtureRequest, run: Run) -> None:
     workers, log = Workers(), list[str]()
 

@@ -78,6 +78,7 @@ class BlockedLoop:
         self.log.append(("theirs", job.name))
 
 
+@pytest.mark.full
 @ON_ASYNCIO
 def test_blocked_loop_keeps_its_claims_and_leaves_new_jobs_to_others(db: Database, run: Run) -> None:
     blocked, names = BlockedLoop(db), ("blocks", "waits", "thread")

@@ -133,6 +133,7 @@ def test_handlers_of_each_kind_wake_another_scheduler_of_the_program(db: Databas
     assert sorted(ran[2:]) == ["listener", "plain"]
 
 
+@pytest.mark.full
 def test_jobs_that_came_while_the_loop_was_blocked_start_when_it_goes_on(db: Database, run: Run) -> None:
     workers, ran = Workers(), list[int]()
 

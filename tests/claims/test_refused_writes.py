@@ -42,6 +42,7 @@ async def test_more_documents_than_a_validator_lets_be_locked_end_nothing(
     assert (report.finished, report.crashed) == (7, ())
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("room", one_in(4, [130, 170, 250, 400]))
 async def test_full_document_whose_tries_are_used_up_is_set_aside_with_what_fits(
     things: Collection, autojump_clock: MockClock, room: int

@@ -154,6 +154,7 @@ def test_reader_of_the_output_may_leave() -> None:
     assert (ran.returncode, ran.stderr) == (141, "")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "ending", ["2>&-", pytest.param("2> >(exec true)", marks=pytest.mark.full)], ids=["closed", "left"]
 )
@@ -185,6 +186,7 @@ def test_bash_completes_options_after_the_line_of_the_page(tmp_path: Path) -> No
     assert (ran.stdout, ran.stderr) == ("--metrics\n", "")
 
 
+@pytest.mark.full
 def test_warning_of_the_driver_about_the_connection_string_is_a_line_without_secrets() -> None:
     uri = "mongodb://127.0.0.1:1/x?authMechanismProperties=hunter2:hunter2&nonsense=1&serverSelectionTimeoutMS=1"
     ran = subprocess.run([*PROGRAM, "doctor", "--uri", uri], env=environment(), capture_output=True, text=True)

@@ -51,6 +51,7 @@ def is_running(pid: int) -> bool:
     return False
 
 
+@pytest.mark.full
 def test_killed_child_is_replaced_and_its_job_runs_again(folder: Path, uri: str, db: Database) -> None:
     Monque(db).sync.enqueue("wait", "for ever")
     with run_process(folder, "shop:workers", *TWO, "--instance-id", "shop", "--uri", uri) as parent:
@@ -101,6 +102,7 @@ def test_signal_under_load_loses_no_job_and_runs_none_twice(folder: Path, uri: s
     assert len(re.findall(r"ended \(SIGTERM was received\)", errors)) == 2
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("is_draining", [pytest.param(False, marks=pytest.mark.full), True])
 def test_children_of_a_killed_parent_drain(folder: Path, uri: str, db: Database, is_draining: bool) -> None:
     Monque(db).sync.enqueue("until-file", "go on")

@@ -78,6 +78,7 @@ async def test_idle_instance_reports_a_cut_off_in_time_and_is_healthy_again_afte
                     await until(scheduler, is_in_contact)
 
 
+@pytest.mark.full
 async def test_frozen_database_stops_a_run_and_health_names_the_heartbeat(
     own_server: OwnServer, own_db: Database
 ) -> None:

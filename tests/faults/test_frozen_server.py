@@ -127,6 +127,7 @@ def assert_nothing_overlaps(all_of_them: Fleet) -> None:
     assert attempts_grow(runs)
 
 
+@pytest.mark.full
 def test_no_two_runs_of_a_job_overlap_although_the_server_is_frozen(
     own_server: OwnServer, own_db: Database, tmp_path: Path
 ) -> None:

@@ -134,6 +134,7 @@ async def test_claim_that_cannot_be_found_is_disowned_and_given_back_with_the_ne
     assert runs.attempts == [2]
 
 
+@pytest.mark.full
 async def test_release_of_a_disowned_claim_that_fails_is_tried_again_soon_and_not_a_beat_later(
     behind: Database, proxy: LossyProxy, jobs: Collection, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -215,6 +215,7 @@ async def test_nothing_is_claimed_while_it_cannot_be_known_what_is_paused(
     assert work.started == ["b"]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("change_stream", one_in(2, [True, False]))
 async def test_pause_from_elsewhere_holds_for_every_claim_a_second_later_also_under_load(
     db: Database, monque: Monque, change_stream: bool

@@ -115,6 +115,7 @@ async def test_entry_shows_the_drain_at_once_and_not_with_the_next_heartbeat(db:
         go_on.set()
 
 
+@pytest.mark.full
 async def test_dead_instance_is_shown_as_dead_and_another_removes_its_entry_after_ten_intervals(
     db: Database, monque: Monque
 ) -> None:

@@ -132,6 +132,7 @@ async def test_shortage_of_threads_ends_no_loop_and_fails_no_job(db: Database, t
     assert (scheduler.report.completed, scheduler.report.failed, scheduler.report.crashed) == (2, 0, ())
 
 
+@pytest.mark.full
 async def test_plain_handler_waits_for_its_thread(
     open_test_scheduler: SchedulerOpener, threads: Threads, autojump_clock: MockClock
 ) -> None:
