@@ -85,11 +85,11 @@ def test_killed_child_is_replaced_and_its_job_runs_again(folder: Path, uri: str,
 
 @pytest.mark.parametrize("loop", ["trio", pytest.param("asyncio", marks=pytest.mark.full)])
 def test_signal_under_load_loses_no_job_and_runs_none_twice(folder: Path, uri: str, db: Database, loop: str) -> None:
-    jobs = 2000
+    jobs = 6000
     Monque(db).sync.enqueue_many([NewJob("count", number) for number in range(jobs)])
     with run_process(folder, "shop:workers", *TWO, "--loop", loop, "--uri", uri) as parent:
-        parent.wait_for_log("started worker process 2")
-        parent.wait_for_log("started on")  # Of one of them; the jobs outlast the start of the other.
+        for _ in range(2):  # The jobs outlast the start of the second one.
+            parent.wait_for_log("started on")
         for _ in range(100):
             parent.wait_for("counted")
         parent.send(signal.SIGTERM)
@@ -99,7 +99,8 @@ def test_signal_under_load_loses_no_job_and_runs_none_twice(folder: Path, uri: s
     assert set(counted.values()) == {1}
     assert statuses(db, "count") == {"completed": len(counted), "pending": jobs - len(counted)}
     assert 100 <= len(counted) < jobs
-    assert len(re.findall(r"ended \(SIGTERM was received\)", errors)) == 2
+    # One that the signal meets at the very end of its start is cancelled: what it has claimed is released, uncounted.
+    assert len(re.findall(r"ended \((?:SIGTERM was received|it was cancelled)\)", errors)) == 2
 
 
 @pytest.mark.full
