@@ -31,7 +31,17 @@ class Box:
 
 
 SHARED = {
-    *("safe_text", "log", "errors", "checks", "options", "backoff", "observations", "clock", "document_lock"),
+    *(
+        "safe_text",
+        "log",
+        "errors",
+        "checks",
+        "options_and_defaults",
+        "backoff",
+        "observations",
+        "clock",
+        "document_lock",
+    ),
     *("loop_time", "autojump", "threads", "grace", "call_context", "trio_thread", "async_with"),
 }
 BOXES = (
@@ -46,7 +56,14 @@ BOXES = (
     Box("engine/", "claims, runs, settles; no MongoDB", {"engine"}, 650, 4, 250),
     Box("store/", "sends every MongoDB command", {"store"}, 390, 5),
     Box("jobs/, payloads/, events.py", "what a job is; no I/O", {"jobs", "payloads", "events"}, 390, 6, 250),
-    Box("errors.py, options.py, clock.py and other single modules", "used by every layer", SHARED, 395, 7, 760),
+    Box(
+        "errors.py, clock.py and other single modules",
+        "used by every layer",
+        SHARED,
+        395,
+        7,
+        760,
+    ),
 )
 WIDTH, HEIGHT, STEP, TOP = 800, 716, 90, 14
 BOX_HEIGHT = 54

@@ -6,7 +6,7 @@ import pytest
 
 from trio_monque.backoff import Backoff
 from trio_monque.jobs.rescue_policy import RescuePolicy
-from trio_monque.options import SchedulerConfig
+from trio_monque.options_and_defaults import SchedulerConfig
 
 
 def test_delay_doubles_with_each_failure() -> None:

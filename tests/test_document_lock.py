@@ -25,7 +25,7 @@ from trio_monque.document_lock import (
     renewed_until,
     state_of,
 )
-from trio_monque.options import LEASE_IN_BEATS, LONGEST_BEAT, SHORTEST_BEAT
+from trio_monque.options_and_defaults import LEASE_IN_BEATS, LONGEST_BEAT, SHORTEST_BEAT
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 PAST, FUTURE = NOW - timedelta(seconds=1), NOW + timedelta(seconds=1)

@@ -12,7 +12,13 @@ from pymongo import AsyncMongoClient, MongoClient
 
 from trio_monque import Monque, MonqueError, Retention, Workers, open_scheduler, run_scheduler
 from trio_monque.errors import InvalidDatabaseError, InvalidOptionError
-from trio_monque.options import ClientConfig, ClientOptions, SchedulerConfig, SchedulerOptions, scheduler_config
+from trio_monque.options_and_defaults import (
+    ClientConfig,
+    ClientOptions,
+    SchedulerConfig,
+    SchedulerOptions,
+    scheduler_config,
+)
 from trio_monque.store.types import Database
 
 WRONG: list[tuple[str, Any]] = [

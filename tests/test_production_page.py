@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from tests.support.pages import DOCS
-from trio_monque.options import LEASE_IN_BEATS, SchedulerConfig
+from trio_monque.options_and_defaults import LEASE_IN_BEATS, SchedulerConfig
 
 TEXT: Final = " ".join((DOCS / "how-to/run-in-production.md").read_text(encoding="utf-8").split())
 

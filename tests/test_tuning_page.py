@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.pages import DOCS, rows
 from trio_monque.engine.lease import LeaseTerms
-from trio_monque.options import LEASE_IN_BEATS, SchedulerConfig
+from trio_monque.options_and_defaults import LEASE_IN_BEATS, SchedulerConfig
 
 PAGE: Final = "how-to/tune.md"
 MEASURED: Final = "<!-- numbers of explanation/performance.md -->"

@@ -20,7 +20,7 @@ from .jobs import (
     Retry,
     Snooze,
 )
-from .options import Retention
+from .options_and_defaults import Retention
 from .scheduler import (
     CancelReason,
     Health,

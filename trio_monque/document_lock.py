@@ -31,7 +31,7 @@ from enum import Enum, auto
 from types import NoneType
 from typing import Any, Final
 
-from .options import LEASE_IN_BEATS, LONGEST_BEAT, SHORTEST_BEAT
+from .options_and_defaults import LEASE_IN_BEATS, LONGEST_BEAT, SHORTEST_BEAT
 
 NEVER: Final = datetime(9000, 1, 1, tzinfo=UTC)
 """`until` of a dead letter. Not the last possible date: a conversion to a time zone would move that out of range."""

@@ -13,7 +13,7 @@ from tests.support.store import handle
 from trio_monque import Monque
 from trio_monque.cli.program import run_program
 from trio_monque.embedded import EmbeddedServer
-from trio_monque.options import LARGEST_PAYLOAD
+from trio_monque.options_and_defaults import LARGEST_PAYLOAD
 from trio_monque.store import indexes
 from trio_monque.store.types import Collection, Database
 

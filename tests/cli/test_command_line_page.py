@@ -22,7 +22,7 @@ from trio_monque.cli.run import command
 from trio_monque.cli.run.scheduler_options import OFFERED, scheduler_options, spelled
 from trio_monque.cli.run.worker import Work
 from trio_monque.embedded import EmbeddedServer
-from trio_monque.options import SchedulerConfig, SchedulerOptions
+from trio_monque.options_and_defaults import SchedulerConfig, SchedulerOptions
 from trio_monque.store.types import Database
 
 from .run_process import run_process

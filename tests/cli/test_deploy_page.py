@@ -27,7 +27,7 @@ from trio_monque.client.event_delivery import STOP_TIMEOUT
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.engine.shutdown import HARD_END_AFTER
 from trio_monque.host.host import LAST_WORDS
-from trio_monque.options import SchedulerConfig
+from trio_monque.options_and_defaults import SchedulerConfig
 from trio_monque.store.types import Database
 
 from .probe import Probe

@@ -17,7 +17,7 @@ from tests.support.store import handle
 from tests.support.waiting import wait_until
 from trio_monque import Monque
 from trio_monque.embedded import EmbeddedServer, embedded_mongod
-from trio_monque.options import LEASE_IN_BEATS
+from trio_monque.options_and_defaults import LEASE_IN_BEATS
 from trio_monque.store import indexes
 from trio_monque.store.diagnosis.server import members_ahead
 from trio_monque.store.types import Database

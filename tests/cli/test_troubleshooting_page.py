@@ -32,15 +32,15 @@ OF_HEALTH: Final = {
     "engine/health.py": {"unrenewed", "examine", "_reasons"},
     "engine/handler_tasks.py": {"complaints"},
     "host/bridged_handler_loop.py": {"complaints"},
-    "host/reporting.py": {"complaints"},
-    "scheduler/reporting.py": {"complaints"},
+    "host/log_lines.py": {"complaints"},
+    "scheduler/events_and_report.py": {"complaints"},
 }
 OF_RUN: Final = {"cli/run/health.py": {"report_of_worker", "known", "each"}}
-OF_WARNINGS: Final = {"scheduler/reporting.py": {"_count_ended_schedule"}}
+OF_WARNINGS: Final = {"scheduler/events_and_report.py": {"_count_ended_schedule"}}
 
 # What a function returns that has no text of its own.
 ELSEWHERE: Final[Mapping[tuple[str, str], Callable[[], str]]] = {
-    ("scheduler/reporting.py", "complaints"): lambda: str(InstanceCollisionError("…", "…")).replace("'…'", "…"),
+    ("scheduler/events_and_report.py", "complaints"): lambda: str(InstanceCollisionError("…", "…")).replace("'…'", "…"),
 }
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef

@@ -8,7 +8,7 @@ from typing import Any, Final
 import pytest
 from bson import ObjectId
 
-from trio_monque.cli.jobs.waiting import Circumstances, no_instance_runs, why_not_now
+from trio_monque.cli.jobs.why_not_now import Circumstances, no_instance_runs, why_not_now
 from trio_monque.jobs.fences import ClaimStamp
 from trio_monque.jobs.instance import MOST_NAMES, Instance
 from trio_monque.jobs.job import Job, JobStatus

@@ -19,7 +19,7 @@ from trio.testing import MockClock
 from trio_monque import JobFailedError, Monque, RunningJob, Worker, Workers
 from trio_monque.errors import InvalidOptionError, UnreadablePayloadError
 from trio_monque.events import JobCompleted
-from trio_monque.options import LARGEST_PAYLOAD
+from trio_monque.options_and_defaults import LARGEST_PAYLOAD
 from trio_monque.store.types import Collection, Database
 from trio_monque.testing import SchedulerOpener, drain, run_job
 

@@ -18,7 +18,7 @@ from trio.testing import wait_all_tasks_blocked
 
 from tests.support.waiting import wait_until
 from trio_monque import Monque, open_scheduler
-from trio_monque.scheduler.reporting import SchedulerReport
+from trio_monque.scheduler.events_and_report import SchedulerReport
 from trio_monque.store.types import Database
 
 from .processes import OwnServer, frozen, worker_process

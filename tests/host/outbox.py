@@ -16,12 +16,12 @@ from trio_monque.engine.run_end import RunEnd
 from trio_monque.events import Event
 from trio_monque.host.claiming import Taken, Taking
 from trio_monque.host.host import Host, Life
+from trio_monque.host.log_lines import HostEnd, Reporter
 from trio_monque.host.one_group import OneGroupSource, one_group_host
-from trio_monque.host.reporting import HostEnd, Reporter
 from trio_monque.host.run_ends import has_succeeded
 from trio_monque.log import logger_of
 from trio_monque.observations import Sighting
-from trio_monque.options import HostOptions
+from trio_monque.options_and_defaults import HostOptions
 from trio_monque.store.database_threads import Channel, DatabaseThreads
 from trio_monque.store.types import Collection, Database
 

@@ -16,7 +16,7 @@ from trio_monque.jobs.job import Job
 from trio_monque.jobs.rescue_policy import RescuePolicy, decide_rescue
 from trio_monque.jobs.retry_policy import RetryPolicy, decide
 from trio_monque.jobs.verdicts import CutShort, Discard, Discarded, Failed, Snooze, Snoozed, Succeeded, Verdict
-from trio_monque.options import ClientConfig
+from trio_monque.options_and_defaults import ClientConfig
 from trio_monque.store import inserting
 from trio_monque.store.inserting import Parcel
 from trio_monque.store.job_collection import JobCollection

@@ -10,8 +10,8 @@ from typing import Final, NamedTuple
 from bson import ObjectId
 
 from trio_monque import events
-from trio_monque.client.end_watcher import EndWatcher
 from trio_monque.client.event_delivery import EventDelivery
+from trio_monque.client.job_wait_polling import EndWatcher
 from trio_monque.client.sync_monque import SyncMonque
 from trio_monque.jobs.fences import ClaimId, claim_id
 from trio_monque.jobs.job import Job

@@ -27,7 +27,7 @@ from trio_monque import Discard, Health, NewJob, Retry, RunningJob, Scheduler, S
 from trio_monque.engine import pauses
 from trio_monque.errors import MonqueConnectionError
 from trio_monque.events import Event, JobFailed, ShutdownTimedOut, StaleJobsRecovered
-from trio_monque.options import scheduler_config
+from trio_monque.options_and_defaults import scheduler_config
 from trio_monque.scheduler import LoopHealth
 from trio_monque.store.types import Collection, Database
 from trio_monque.testing import SchedulerOpener, advance, crash, drain, fail_next, now, quiesce, start_virtual_time

@@ -15,7 +15,7 @@ from trio_monque import Monque
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.errors import InstanceCollisionError
 from trio_monque.jobs import Instance
-from trio_monque.options import SchedulerConfig
+from trio_monque.options_and_defaults import SchedulerConfig
 from trio_monque.scheduler.instance_entry import InstanceEntry
 from trio_monque.store.types import Collection, Database
 

@@ -25,8 +25,8 @@ from trio_monque import Monque, RunningJob, Scheduler, Workers, run_until_signal
 from trio_monque.client.event_delivery import EventDelivery
 from trio_monque.errors import InvalidOptionError
 from trio_monque.events import JobClaimLost, JobStarted
+from trio_monque.scheduler.events_and_report import SchedulerReport
 from trio_monque.scheduler.job_source import JobSource
-from trio_monque.scheduler.reporting import SchedulerReport
 from trio_monque.scheduler.start import SchedulerStart
 from trio_monque.store.types import Collection, Database
 from trio_monque.testing import SchedulerOpener, advance, assert_enqueued, drain, quiesce, run_virtual

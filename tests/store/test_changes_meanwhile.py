@@ -22,7 +22,7 @@ from trio_monque.jobs import transitions
 from trio_monque.jobs.conditional_write import Transition
 from trio_monque.jobs.error_history import Failure
 from trio_monque.jobs.job import Job
-from trio_monque.options import scheduler_config
+from trio_monque.options_and_defaults import scheduler_config
 from trio_monque.store import job_changes, leases, queries, settling
 from trio_monque.store.job_collection import JobCollection
 from trio_monque.store.settling import Fate, grouped

@@ -25,7 +25,7 @@ from trio_monque.embedded import EmbeddedServer
 from trio_monque.errors import MonqueConnectionError
 from trio_monque.jobs import transitions
 from trio_monque.jobs.job import Job
-from trio_monque.options import scheduler_config
+from trio_monque.options_and_defaults import scheduler_config
 from trio_monque.store import indexes, job_changes, leases, queries, rescuing, settling
 from trio_monque.store.job_collection import JobCollection
 from trio_monque.store.types import Collection, Database

@@ -2,8 +2,8 @@
 
 from .claim import Claim
 from .claims import Claims, RunningClaims, open_claims, run_claims
+from .events_and_report import ClaimsReport
 from .managing import DeadLetter, create_claim_index, dead_letters, readmit
-from .reporting import ClaimsReport
 from .statistics import ClaimsStatistics
 
 __all__ = [

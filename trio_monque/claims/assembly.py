@@ -24,10 +24,10 @@ from ..store.connection import check_collection, check_pool
 from ..store.database_threads import CONNECTIONS_NEEDED, DatabaseThreads
 from ..store.documents.locked_collection import LockedCollection
 from .context import ClaimsContext
+from .events_and_report import ClaimsReport, ClaimsReporter
 from .finisher import Finisher
 from .locked_document import HeldDocument
-from .options import ClaimConfig, check_filter, checked_sort
-from .reporting import ClaimsReport, ClaimsReporter
+from .options_and_defaults import ClaimConfig, check_filter, checked_sort
 from .source import DocumentSource, Work
 
 Listeners = Mapping[type[Event], Any]

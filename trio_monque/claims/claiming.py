@@ -22,7 +22,7 @@ from ..engine.source import Control
 from ..errors import FilterStillMatchesError
 from ..host.claiming import Claiming, Taken
 from ..host.one_group import GROUP
-from ..options import LEASE_IN_BEATS
+from ..options_and_defaults import LEASE_IN_BEATS
 from ..store import documents
 from ..store.database_threads import Channel
 from ..store.documents.claiming import TakenDocument

@@ -25,8 +25,8 @@ from .assembly import Listeners, Parts, assembled
 from .claim import Claim
 from .claim_work import ClaimWork
 from .delivery import ClaimQueue, HandlerSlots
-from .options import ClaimConfig, ClaimOptions, claim_config
-from .reporting import ClaimsReport, log_extra
+from .events_and_report import ClaimsReport, log_extra
+from .options_and_defaults import ClaimConfig, ClaimOptions, claim_config
 from .statistics import ClaimsStatistics, statistics_of
 
 logger = logger_of("claims")

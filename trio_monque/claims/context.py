@@ -10,7 +10,7 @@ from ..host.limits import leased_timeout
 from ..jobs.retry_policy import RetryPolicy
 from ..store.database_threads import DatabaseThreads
 from ..store.documents.locked_collection import LockedCollection
-from .options import ClaimConfig
+from .options_and_defaults import ClaimConfig
 
 
 @dataclass(frozen=True, eq=False)

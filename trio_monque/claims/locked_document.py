@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from ..document_lock import Fence, LockStamp
-from ..options import LEASE_IN_BEATS
+from ..options_and_defaults import LEASE_IN_BEATS
 from ..safe_text import shown
 
 CLOCKS: Final = 1 / 6

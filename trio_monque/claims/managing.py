@@ -14,7 +14,7 @@ from ..store.connection import check_collection
 from ..store.database_threads import DatabaseThreads
 from ..store.documents.locked_collection import LockedCollection
 from ..store.types import TypedCollection
-from .options import Sort, check_filter, check_lock_field, checked_sort
+from .options_and_defaults import Sort, check_filter, check_lock_field, checked_sort
 
 DocT = TypeVar("DocT", bound=Mapping[str, Any])
 

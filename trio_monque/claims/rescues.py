@@ -19,8 +19,8 @@ from ..store import documents
 from ..store.database_threads import Channel
 from ..store.documents.rescuing import SeenLock, Takeaway
 from .context import ClaimsContext
+from .events_and_report import RescuedDocument
 from .locked_document import HeldDocument
-from .reporting import RescuedDocument
 from .settlement import DocumentSettlement, lock_after_failure
 
 

@@ -37,9 +37,9 @@ from .claim import Claim, Update
 from .claim_work import ClaimWork
 from .claiming import DocumentClaims
 from .context import ClaimsContext
+from .events_and_report import RescuedDocument, log_extra
 from .locked_document import Cycle, HeldDocument
 from .reclaim_guard import ReclaimGuard
-from .reporting import RescuedDocument, log_extra
 from .rescues import Rescues
 from .settlement import DocumentSettlement, Finished, encoded_update, ending_of, outcome_of, shorten_refused_error
 

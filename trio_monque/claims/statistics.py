@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ..engine.contention import Contention
 from ..host.engine_numbers import Batches, engine_numbers
-from .reporting import ClaimsReport
+from .events_and_report import ClaimsReport
 from .source import DocumentEngine
 
 

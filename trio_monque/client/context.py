@@ -10,7 +10,7 @@ from typing import Final, Self, TypeVar
 from ..errors import MonqueConnectionError
 from ..jobs.views import NO_WORKERS, QueueDepth, QueueStats, WorkerView
 from ..log import logger_of
-from ..options import ClientConfig
+from ..options_and_defaults import ClientConfig
 from ..store import indexes
 from ..store.connection import check_database
 from ..store.indexes import IndexesGoneError

@@ -16,22 +16,22 @@ from ..errors import MonqueConnectionError
 from ..jobs.job import Job
 from ..jobs.new_job import JobOptions
 from ..jobs.stored_value_limits import AsyncWorker, PlainWorker, TypedWorker
-from ..options import ClientOptions, client_config
+from ..options_and_defaults import ClientOptions, client_config
 from ..store.database_threads import DatabaseThreads
 from ..store.types import ClientSession, Database, ObjectId
 from . import bulk, enqueue, enqueue_many, fleet, one_job, recovery, schedules, views
 from .context import ClientContext
-from .end_watcher import EndWatcher
 from .event_delivery import EventDelivery, EventT, Listener
 from .event_stream import EventStream
 from .group_enqueue import GroupEnqueue
-from .job_waits import JobWait, Until, job_wait
+from .job_wait import JobWait, Until, job_wait
+from .job_wait_calls import wait_async
+from .job_wait_polling import EndWatcher
 from .local_wakeups import Announcer
 from .operation import Operation, present_as
 from .schedules import ScheduleOptions
 from .subscription import CallListener
 from .sync_monque import SyncMonque
-from .waiting import wait_async
 
 P = ParamSpec("P")
 R = TypeVar("R")

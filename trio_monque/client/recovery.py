@@ -11,7 +11,7 @@ from ..clock import virtual_time
 from ..events import Event
 from ..jobs.job import Job
 from ..observations import Observations, Sighting
-from ..options import LEASE_IN_BEATS
+from ..options_and_defaults import LEASE_IN_BEATS
 from .context import ClientContext
 from .operation import Operation
 from .rescuing import Rescued, Rescuer, log_and_events_of, pending_again

@@ -30,7 +30,7 @@ from ..jobs.job import Job, JobStatus
 from ..jobs.rescue_policy import Rescue, RescuePolicy, decide_rescue, is_stale, lease_of, mark_of, protected_for
 from ..log import logger_of
 from ..observations import Sighting
-from ..options import SchedulerConfig
+from ..options_and_defaults import SchedulerConfig
 from ..store import doubled_fields, queries, rescuing, settling
 from ..store.fields import HEAVY
 from ..store.settling import Fate, Statement

@@ -16,13 +16,13 @@ from ..jobs.stored_value_limits import AsyncWorker, PlainWorker, TypedWorker
 from ..store.types import ClientSession, ObjectId
 from . import bulk, enqueue, enqueue_many, fleet, one_job, recovery, schedules, views
 from .context import ClientContext
-from .end_watcher import EndWatcher
 from .event_delivery import EventDelivery
-from .job_waits import JobWait, Until, job_wait
+from .job_wait import JobWait, Until, job_wait
+from .job_wait_calls import wait_blocking
+from .job_wait_polling import EndWatcher
 from .local_wakeups import Announcer
 from .operation import Operation, present_as
 from .schedules import ScheduleOptions
-from .waiting import wait_blocking
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -17,7 +17,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from ..options import LEASE_IN_BEATS
+from ..options_and_defaults import LEASE_IN_BEATS
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,7 @@ from ..engine.guard import cause_of
 from ..engine.health import Examined
 from ..engine.nursery import Engine
 from ..engine.pauses import start_within
-from .reporting import HostEnd, Reporter
+from .log_lines import HostEnd, Reporter
 
 ClaimT = TypeVar("ClaimT")
 ReportT = TypeVar("ReportT")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..engine.limits import EngineLimits
-from ..options import HostOptions
+from ..options_and_defaults import HostOptions
 
 
 def leased_timeout(options: HostOptions) -> float:

@@ -15,11 +15,11 @@ from ..engine.handler_tasks import TRIO_TASKS, HandlerTasks
 from ..engine.nursery import Engine
 from ..engine.source import Control, Source
 from ..errors import MonqueConnectionError, is_shortage
-from ..options import HostOptions
+from ..options_and_defaults import HostOptions
 from .claiming import Taking
 from .host import Host, Life
 from .limits import engine_limits
-from .reporting import Reporter
+from .log_lines import Reporter
 
 ClaimT = TypeVar("ClaimT")
 SettlementT = TypeVar("SettlementT")

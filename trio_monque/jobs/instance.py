@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final
 
-from ..options import LONGEST_BEAT, SHORTEST_BEAT
+from ..options_and_defaults import LONGEST_BEAT, SHORTEST_BEAT
 from .fences import is_ours, shares_its_id
 from .job import Job
 

@@ -29,7 +29,7 @@ from typing import Final
 from ..backoff import Backoff
 from ..checks import LARGEST_NUMBER
 from ..errors import InvalidCronError, ScheduleEndedError
-from ..options import LEASE_IN_BEATS, SchedulerConfig
+from ..options_and_defaults import LEASE_IN_BEATS, SchedulerConfig
 from . import transitions
 from .conditional_write import OneOf, Transition
 from .cron import next_occurrence

@@ -11,7 +11,7 @@ from bson import Code, DBRef
 from bson.codec_options import CodecOptions
 
 from ..errors import InvalidPayloadError, PayloadTooLargeError
-from ..options import LARGEST_PAYLOAD
+from ..options_and_defaults import LARGEST_PAYLOAD
 from ..payloads.payload_type import BUILTINS, stored_instance
 from ..payloads.problems import ValueProblem, why_unstorable
 from ..safe_text import LONGEST_TEXT, one_line, without_secrets

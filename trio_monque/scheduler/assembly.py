@@ -11,16 +11,16 @@ from ..engine.limits import EngineLimits
 from ..engine.nursery import Engine
 from ..host.limits import engine_limits
 from ..loop_time import loop_time
-from ..options import SchedulerConfig
+from ..options_and_defaults import SchedulerConfig
 from ..store.database_threads import DatabaseThreads
 from .context import SchedulerContext
 from .engine_wakeups import EngineWakeups, RecentIds
+from .events_and_report import JobReporter
 from .job_source import JobSource
 from .job_stream import JobStream
 from .paused_names import PausedNames
 from .presence import Presence
 from .pruner import Pruner
-from .reporting import JobReporter
 from .settlement import JobEngine
 from .worker import MakeRunningJob
 from .workers import Workers

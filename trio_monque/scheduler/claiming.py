@@ -22,7 +22,7 @@ from ..host.claiming import Claiming, Taken
 from ..jobs.fences import ClaimStamp
 from ..jobs.job import Job
 from ..jobs.rescue_policy import is_suspect
-from ..options import LEASE_IN_BEATS
+from ..options_and_defaults import LEASE_IN_BEATS
 from ..store import claiming, due, refused_claims
 from ..store.database_threads import Channel
 from ..store.due import NextDue

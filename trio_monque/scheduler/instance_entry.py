@@ -22,7 +22,7 @@ from ..errors import InstanceCollisionError, MonqueConnectionError
 from ..jobs.instance import MOST_NAMES, Instance, evidence_of, is_alive, is_of_a_stranger, most_held
 from ..jobs.job import Job
 from ..log import logger_of
-from ..options import SchedulerConfig
+from ..options_and_defaults import SchedulerConfig
 from ..store import instances
 
 logger = logger_of("scheduler")

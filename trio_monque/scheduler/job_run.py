@@ -21,7 +21,7 @@ from ..jobs.job import Job, log_extra
 from ..jobs.retry_policy import ErrorTypes, RetryPolicy, judged
 from ..jobs.verdicts import CutShort, Succeeded, Verdict, leaves_of
 from ..log import logger_of
-from ..options import SchedulerConfig
+from ..options_and_defaults import SchedulerConfig
 from ..threads import HoldingLimiter, call_in_thread
 from .middleware import around_async
 from .running_job import RunCancelled, RunningJob

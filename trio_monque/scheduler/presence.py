@@ -23,7 +23,7 @@ from ..jobs.job import Job
 from ..log import logger_of
 from ..loop_time import loop_time
 from ..observations import Observations, Sighting
-from ..options import SchedulerConfig
+from ..options_and_defaults import SchedulerConfig
 from ..store import instances
 from ..store.database_threads import Channel, DatabaseThreads
 from .instance_entry import InstanceEntry

@@ -23,7 +23,7 @@ from ..errors import MonqueConnectionError
 from ..jobs.job import JobStatus
 from ..log import logger_of
 from ..loop_time import loop_time
-from ..options import Retention
+from ..options_and_defaults import Retention
 from ..store import instances, retention
 from ..store.database_threads import Channel, DatabaseThreads
 from ..store.retention import Expired

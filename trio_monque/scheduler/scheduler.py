@@ -21,15 +21,15 @@ from ..events import Event
 from ..host.application_loop import Opened, opened, run
 from ..host.handler_loop import ON_TRIO, HandlerLoop
 from ..host.host import Body, Host, Life
-from ..host.reporting import MOST_NAMED
+from ..host.log_lines import MOST_NAMED
 from ..jobs.job import Job
 from ..jobs.views import WorkerView
-from ..options import SchedulerConfig, SchedulerOptions, scheduler_config
+from ..options_and_defaults import SchedulerConfig, SchedulerOptions, scheduler_config
 from ..store.connection import check_database, check_pool
 from ..store.database_threads import CONNECTIONS_NEEDED
 from ..store.types import Database
 from .assembly import assembled
-from .reporting import JobReporter, SchedulerReport
+from .events_and_report import JobReporter, SchedulerReport
 from .running_job import JobSurroundings, Resources, RunningJob
 from .scheduler_client import SchedulerClient
 from .start import SchedulerStart

@@ -16,7 +16,7 @@ from ..host.handler_loop import HandlerLoop
 from ..host.health import Health, health_of
 from ..host.host import Host
 from ..jobs.job import Job
-from .reporting import JobReporter, SchedulerReport
+from .events_and_report import JobReporter, SchedulerReport
 from .statistics import Statistics, statistics_of
 
 

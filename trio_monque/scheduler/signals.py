@@ -13,9 +13,9 @@ import trio
 from ..engine.exceptions import raise_unwrapped
 from ..host.application_loop import Opened, is_on_trio, run
 from ..host.handler_loop import HandlerLoop
-from ..options import SchedulerOptions, scheduler_config
+from ..options_and_defaults import SchedulerOptions, scheduler_config
 from ..store.types import Database
-from .reporting import SchedulerReport
+from .events_and_report import SchedulerReport
 from .running_job import Resources
 from .scheduler import Listeners, Scheduler
 from .workers import Workers

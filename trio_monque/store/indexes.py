@@ -21,7 +21,7 @@ from pymongo import errors as driver
 
 from ..errors import MonqueConnectionError
 from ..jobs.job import JobStatus
-from ..options import Retention
+from ..options_and_defaults import Retention
 from .commands import command
 from .fields import FIELD
 from .job_collection import JobCollection

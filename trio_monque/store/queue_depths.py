@@ -15,7 +15,7 @@ from pymongo import ASCENDING
 
 from ..jobs.job import JobStatus
 from ..jobs.views import QueueDepth
-from ..options import LEASE_IN_BEATS, LONGEST_BEAT, SHORTEST_BEAT
+from ..options_and_defaults import LEASE_IN_BEATS, LONGEST_BEAT, SHORTEST_BEAT
 from . import indexes
 from .codec import LENIENT
 from .commands import command

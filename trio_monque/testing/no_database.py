@@ -17,7 +17,7 @@ from ..jobs.fences import ClaimStamp
 from ..jobs.job import Job
 from ..jobs.new_job import JobOptions, NewJob
 from ..jobs.stored_value_limits import snapshot
-from ..options import ClientConfig
+from ..options_and_defaults import ClientConfig
 from ..scheduler.worker import Worker
 from ..scheduler.workers import Workers
 from ..store.codec import Codec

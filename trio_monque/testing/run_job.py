@@ -29,11 +29,11 @@ from ..jobs.retry_policy import ErrorTypes
 from ..jobs.stored_value_limits import snapshot
 from ..jobs.verdicts import Discard, Discarded, Failed, Retry, Snooze, Verdict, leaves_of
 from ..loop_time import LoopTime
-from ..options import SchedulerConfig, SchedulerOptions, scheduler_config
+from ..options_and_defaults import SchedulerConfig, SchedulerOptions, scheduler_config
 from ..scheduler.context import SchedulerContext
+from ..scheduler.events_and_report import JobReporter
 from ..scheduler.job_source import JobSource
 from ..scheduler.paused_names import PausedNames
-from ..scheduler.reporting import JobReporter
 from ..scheduler.running_job import JobSurroundings, RunningJob
 from ..scheduler.scheduler import Scheduler
 from ..scheduler.settlement import JobSettlement, decided

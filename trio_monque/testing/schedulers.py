@@ -9,7 +9,7 @@ from typing import TypeVar, Unpack
 
 from ..clock import has_virtual_time_begun, is_run_virtual
 from ..errors import MonqueError
-from ..options import SchedulerOptions
+from ..options_and_defaults import SchedulerOptions
 from ..scheduler.running_job import Resources
 from ..scheduler.scheduler import Listeners, Scheduler, open_scheduler
 from ..scheduler.scheduler_client import SchedulerClient

@@ -11,7 +11,7 @@ from typing import Concatenate, ParamSpec, TypeVar
 
 import click
 
-from ...claims.options import check_filter, check_lock_field
+from ...claims.options_and_defaults import check_filter, check_lock_field
 from ...client.server_time import ServerTime
 from ...errors import InvalidOptionError, MissingIndexError
 from ...safe_text import shown

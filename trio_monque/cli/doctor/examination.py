@@ -16,7 +16,7 @@ from ...client.monque import Monque
 from ...errors import MonqueConnectionError
 from ...jobs.instance import Instance, is_alive
 from ...jobs.views import BrokenDocument
-from ...options import client_config
+from ...options_and_defaults import client_config
 from ...store import indexes
 from ...store import instances as stored
 from ...store.diagnosis import backlog, claims, documents, server

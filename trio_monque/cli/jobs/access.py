@@ -15,7 +15,7 @@ from ...client.context import ClientContext
 from ...client.monque import Monque
 from ...client.sync_monque import SyncMonque
 from ...errors import InvalidJobIdentifierError, InvalidOptionError
-from ...options import ClientOptions, client_config
+from ...options_and_defaults import ClientOptions, client_config
 from ...store.job_collection import JobCollection
 from ...store.types import Database
 from ..connection import Connection, connection_options

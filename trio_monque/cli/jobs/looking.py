@@ -21,7 +21,7 @@ from ..parameters import LENGTH
 from .access import JobsAccess, jobs_options
 from .job_page import print_job
 from .selection import GivenSelection, selection_options
-from .waiting import Circumstances, why_not_now
+from .why_not_now import Circumstances, why_not_now
 
 SHORTEST_INTERVAL: Final = 2.0
 """Seconds between two counts: each is an aggregation on the primary."""

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from ...errors import MonqueError
 from ..output import warn
 from .access import JobsAccess
-from .waiting import no_instance_runs
+from .why_not_now import no_instance_runs
 
 
 def warn_about(access: JobsAccess, names: Iterable[str], *, pauses: bool) -> None:

@@ -10,7 +10,7 @@ import click
 import trio
 
 from ...errors import MonqueError
-from ...options import SchedulerOptions
+from ...options_and_defaults import SchedulerOptions
 from ..connection import Connection, connection_options
 from ..log_output import log_options
 from .children import Children

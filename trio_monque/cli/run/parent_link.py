@@ -14,7 +14,7 @@ from multiprocessing.connection import Connection
 from typing import Any, Final
 
 from ...log import logger_of
-from ...options import SchedulerOptions, scheduler_config
+from ...options_and_defaults import SchedulerOptions, scheduler_config
 from ..exit_statuses import FAILED
 from .worker_state import WorkerState
 

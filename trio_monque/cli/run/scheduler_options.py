@@ -13,7 +13,7 @@ import click
 from click.core import ParameterSource
 
 from ...errors import InvalidOptionError
-from ...options import ClientConfig, SchedulerConfig, SchedulerOptions, scheduler_config
+from ...options_and_defaults import ClientConfig, SchedulerConfig, SchedulerOptions, scheduler_config
 
 P = ParamSpec("P")
 R = TypeVar("R")

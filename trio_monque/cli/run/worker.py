@@ -12,8 +12,8 @@ from types import FrameType
 import anyio
 
 from ...errors import MonqueError
-from ...options import SchedulerOptions
-from ...scheduler.reporting import SchedulerReport
+from ...options_and_defaults import SchedulerOptions
+from ...scheduler.events_and_report import SchedulerReport
 from ...scheduler.signals import run_until_signalled
 from ...store.types import Database
 from ..connection import Connection

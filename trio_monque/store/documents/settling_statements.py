@@ -22,7 +22,7 @@ from pymongo import UpdateMany, UpdateOne
 
 from ...document_lock import Fence
 from ...errors import InvalidPayloadError
-from ...options import LARGEST_PAYLOAD
+from ...options_and_defaults import LARGEST_PAYLOAD
 from ..codec import OWN_OPTIONS
 from ..commands import BY_ID, in_chunks_by_size
 from ..settling_statements import MOST_RESULTS

@@ -29,7 +29,7 @@ from ..store.ended_jobs import EndStream, Look, is_gone, look_at, open_end_strea
 from ..store.job_collection import JobCollection
 from ..store.types import ObjectId
 from ..threads import starting_thread
-from .job_waits import AGAIN_AFTER, JobWait, OnEnd
+from .job_wait import AGAIN_AFTER, JobWait, OnEnd
 
 logger = logger_of()
 

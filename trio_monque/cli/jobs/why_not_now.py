@@ -12,7 +12,7 @@ from ...jobs.fences import is_ours, sign_of_life
 from ...jobs.instance import MOST_NAMES, Instance, clamped
 from ...jobs.job import Job, JobStatus, deaths_of, is_resumed
 from ...jobs.rescue_policy import SUSPECT_FROM
-from ...options import LEASE_IN_BEATS
+from ...options_and_defaults import LEASE_IN_BEATS
 from ..output import counted, duration, moment
 
 _ALIKE: Final = 0.7

@@ -9,7 +9,7 @@ from typing import Any, Final
 from .. import events
 from ..client.event_delivery import EventDelivery
 from ..document_lock import NEVER
-from ..host.reporting import HostEnd, Reporter
+from ..host.log_lines import HostEnd, Reporter
 from ..jobs.error_history import ErrorText, kept_reason
 from ..jobs.verdicts import CutShort, Discarded, Failed, Snoozed
 from ..log import logger_of

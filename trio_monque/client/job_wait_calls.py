@@ -22,9 +22,9 @@ from ..jobs.job import Job
 from ..store.database_threads import DatabaseThreads
 from ..store.job_collection import JobCollection
 from . import local_ends
-from .end_watcher import EndWatcher, look
 from .event_stream import poster
-from .job_waits import JobWait
+from .job_wait import JobWait
+from .job_wait_polling import EndWatcher, look
 
 
 async def wait_async(

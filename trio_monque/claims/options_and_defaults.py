@@ -14,7 +14,7 @@ from ..checks import (
     check_seconds,
 )
 from ..errors import InvalidOptionError
-from ..options import HostOptions
+from ..options_and_defaults import HostOptions
 
 Sort = Sequence[tuple[str, int]]
 
