@@ -197,7 +197,7 @@ def test_standalone_server_with_a_full_pool(capsys: pytest.CaptureFixture[str]) 
     assert found.sentences("standalone-server") == [
         "The server is a standalone server: it has no change streams, no transactions and no failover."
     ]
-    assert found.sentences("small-pool") == ["The pool of the client has 5 connections, and a scheduler needs 17."]
+    assert found.sentences("small-pool") == ["The pool of the client has 5 connections, and a scheduler needs 21."]
     (sentence,) = found.sentences("server-full")
     assert sentence.startswith("The pool of connections of the server is nearly full: it has ")
     (sentence,) = found.sentences("no-change-stream")

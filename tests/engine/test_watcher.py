@@ -38,6 +38,8 @@ class Script:
         is_deaf: It is not to be had out of its wait.
         fault_of_end_wait: What `end_wait` raises.
         waits: When it was asked, and how long it was to wait.
+        requested: The claims with a request to cancel that is stored.
+        asked: The claims of each question about such requests.
     """
 
     def __init__(self, faults: Sequence[Exception | None] = ()) -> None:
@@ -47,6 +49,8 @@ class Script:
         self.is_deaf = False
         self.fault_of_end_wait: Exception | None = None
         self.waits: list[tuple[float, float]] = []
+        self.requested: set[int] = set()
+        self.asked: list[Sequence[int]] = []
         self._say, self._hear = trio.open_memory_channel[Hints[int] | Exception](math.inf)
 
     def say(self, what: Hints[int] | Exception) -> None:
@@ -72,6 +76,11 @@ class Script:
         if isinstance(said, Exception):
             raise said
         return said
+
+    async def cancel_requested(self, claims: Sequence[int]) -> Sequence[bool]:
+        await trio.lowlevel.checkpoint()
+        self.asked.append(claims)
+        return [claim in self.requested for claim in claims]
 
     async def end_wait(self) -> None:
         await trio.lowlevel.checkpoint()

@@ -41,7 +41,11 @@ _SETTINGS: Final = {
 
 # A member that follows a silent primary notices it when its read of the log fails: by default after six seconds, in
 # which the new primary has no majority, and nothing happens. The server takes this only as a start parameter.
-_HASTE: Final = ("--setParameter", "oplogNetworkTimeoutBufferSeconds=1")
+_HASTE: Final = (
+    *("--setParameter", "oplogNetworkTimeoutBufferSeconds=1"),
+    # A killed process leaves documents locked for so long, by default for a minute.
+    *("--setParameter", "transactionLifetimeLimitSeconds=2"),
+)
 
 _PAUSE: Final = 0.1
 """Seconds between two looks at the members. Each look is a new connection to every one of them."""

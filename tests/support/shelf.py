@@ -190,6 +190,9 @@ class Shelf:
     def run_settled(self, settlement: tuple[int, RunEnd]) -> None:
         self.reported.append(("run_settled", settlement))
 
+    def failed_after_settlement(self, claim: int, error: Exception) -> None:
+        self.reported.append(("failed_after_settlement", error))
+
     def claim_lost(self, claim: int) -> None:
         self.reported.append(("claim_lost", claim))
 

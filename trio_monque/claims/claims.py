@@ -177,7 +177,7 @@ async def open_claims(
     claims is cancelled, and their documents are released.
 
     Args:
-        collection: A `pymongo.collection.Collection` of a client with room for 17 connections.
+        collection: A `pymongo.collection.Collection` of a client with room for 21 connections.
         filter: Which documents to claim. After `finish`, a document must not match it any more.
         listeners: Functions by event class: DocumentFailed, DocumentDeadLettered, DocumentClaimLost, DocumentsRescued.
         options: See ClaimConfig.

@@ -8,6 +8,8 @@ change a schedule. What closes each race:
 - *The answer is lost.* The write may be applied, and then the job no longer has the mark. A new decision would find
   nothing to do, and the rescue would never be reported. So the same statements are sent again until they are answered;
   by their receipts the server shows which changes were ours.
+- *The holder died inside a transaction* (`job.transaction`): the server keeps its document locked for a while, and a
+  write that meets the lock waits. So a batch that got no answer is sent in halves; what is left, a later batch takes.
 - *A schedule changed since the decision.* The next occurrence would be that of the old schedule, so the write matches
   nothing (SCHEDULE_CHANGED), and the job is read and decided again.
 """
@@ -32,6 +34,7 @@ from ..log import logger_of
 from ..observations import Sighting
 from ..options_and_defaults import SchedulerConfig
 from ..store import doubled_fields, queries, rescuing, settling
+from ..store.driver_errors import is_timeout
 from ..store.fields import HEAVY
 from ..store.settling import Fate, Statement
 from ..store.types import ObjectId
@@ -152,7 +155,7 @@ class RescueBatch:
                 return
             # Until the answer arrives: if `settle` raises, the next call sends exactly this again.
             self._unanswered = decided
-            fates = settling.settle(self._context.jobs, decided.statements)
+            fates = self._settle(decided.statements)
             self._unanswered = None
             self._rounds += 1
             self._rescued += self._taken(decided, fates)
@@ -165,6 +168,19 @@ class RescueBatch:
             self._report_doubled(
                 [claim[0] for claim, fate in fates.items() if fate in (Fate.LOST, Fate.SCHEDULE_CHANGED)]
             )
+
+    def _settle(self, statements: Sequence[Statement]) -> Mapping[ClaimId, Fate]:
+        """Settle them; if they are not answered in time, as many as can be. The others have no fate."""
+        try:
+            return settling.settle(self._context.jobs, statements)
+        except MonqueConnectionError as error:
+            if not is_timeout(error) or sum(len(one.claims) for one in statements) == 1:
+                raise
+            # One locked document must not keep the others from their rescue.
+            fates = rescuing.settle_in_parts(self._context.jobs, statements)
+            if not fates:
+                raise
+            return fates
 
     def _decide(self) -> _Decided | None:
         if not self._marks:
@@ -207,9 +223,10 @@ class RescueBatch:
         for claim, job in decided.dead.items():
             rescue = decided.rescues[claim]
             otherwise = rescue.transition.otherwise
-            if fates[claim] is Fate.WRITTEN:
+            fate = fates.get(claim)
+            if fate is Fate.WRITTEN:
                 yield Rescued(job, applied(job, rescue.transition), rescue.error)
-            elif fates[claim] is Fate.CANCELLED and otherwise is not None:
+            elif fate is Fate.CANCELLED and otherwise is not None:
                 after = applied(job, otherwise)
                 # Without a request in the copy that was read, the request came since, and the copy has no content.
                 yield Rescued(job, after if job.cancel_requested_at else self._with_content(after), None)

@@ -7,7 +7,7 @@ was cancelled, say), so the last two may come in either order.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Generic, TypeVar
 
 import trio
@@ -92,19 +92,31 @@ class EarlySettlements(Generic[ClaimT, SettlementT]):
             self._settler.forget_answer(answered)
         return fate
 
+    async def settle_by(
+        self, run: Run[ClaimT], write: Callable[[], Awaitable[tuple[SettlementT, bool | None]]]
+    ) -> bool | None:
+        """Settles the claim of a run by a write of the source's own, which does not pass through the settler.
+
+        The run keeps its slot: what the write awaits is the work of its handler. If `write` raises, the claim counts as
+        held. Should the database have accepted the write all the same, the fence of every later one matches nothing.
+        """
+        run.is_settling_early = True
+        try:
+            settlement, written = await write()
+        except BaseException:
+            self._unanswered(run)
+            raise
+        self._answered(run, settlement, written)
+        return written
+
     def _answered(self, run: Run[ClaimT], settlement: SettlementT, written: bool | None) -> None:  # noqa: FBT001
-        run.is_settling_early = False
-        # Not if its handler has ended meanwhile: that slot would never be freed.
-        if run in self._without_slot:
-            self._without_slot.discard(run)
-            self._take_slot(run)
-        end = self._ended_meanwhile.pop(run, None)
-        # Refused: the claim is held as before. If the handler has ended meanwhile, its end was put off for this answer;
-        # without this, it would never be settled, and renewed for ever.
+        # Refused: the claim is held as before.
         if written is None:
-            if end is not None:
-                self._conclude(run, end)
+            self._unanswered(run)
             return
+        run.is_settling_early = False
+        self._has_slot_again(run)
+        self._ended_meanwhile.pop(run, None)
         run.is_settled_early = True
         if not run.has_ended:
             self._outliving[run] = None
@@ -113,6 +125,21 @@ class EarlySettlements(Generic[ClaimT, SettlementT]):
         else:
             run.lose()
         self._settled(run, settlement, False, written)  # noqa: FBT003  # It was not reported before.
+
+    def _unanswered(self, run: Run[ClaimT]) -> None:
+        """The early settlement was not written, as far as is known: the claim is held as before."""
+        run.is_settling_early = False
+        self._has_slot_again(run)
+        # If the handler has ended meanwhile, its end was put off for this answer. Without this, it would never be
+        # settled, and renewed for ever.
+        if (end := self._ended_meanwhile.pop(run, None)) is not None:
+            self._conclude(run, end)
+
+    def _has_slot_again(self, run: Run[ClaimT]) -> None:
+        # Not if its handler has ended meanwhile: that slot would never be freed.
+        if run in self._without_slot:
+            self._without_slot.discard(run)
+            self._take_slot(run)
 
     def has_slot(self, run: Run[ClaimT]) -> bool:
         """Whether a run whose handler ends has one."""

@@ -8,12 +8,14 @@ may end, settle its claim or miss its lease deadline: `renew` and `_answered` ha
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Generic, NoReturn, TypeVar
 
 import trio
 
 from ..loop_time import loop_time
+from ..options_and_defaults import LEASE_IN_BEATS
 from .demand import ClaimState
 from .observer import LoopObserver
 from .pauses import Pauses
@@ -55,6 +57,13 @@ class Heartbeat(Generic[ClaimT, SettlementT]):
         self._interval = interval
         self._time = loop_time()
         self._unrenewed_from = unrenewed_from
+        # Runs whose claims are not renewed for the moment; see `without_renewals`.
+        self._paused: set[Run[ClaimT]] = set()
+        # Set to beat before the interval is over.
+        self._is_overdue = trio.Event()
+        # The runs of each renewal whose answer is not there yet.
+        self._in_flight: list[Sequence[Run[ClaimT]]] = []
+        self._answer: trio.Event | None = None  # Made by the task that waits for it: mostly none waits.
 
     async def run(self) -> NoReturn:
         runner = self._runner
@@ -66,7 +75,10 @@ class Heartbeat(Generic[ClaimT, SettlementT]):
                 continue
             beat += self._interval
             self.progress.plan(beat)
-            await trio.sleep_until(beat)
+            with trio.move_on_at(beat):
+                await self._is_overdue.wait()
+                beat = trio.current_time()
+            self._is_overdue = trio.Event()
             while runner.held and not await self.renew(self.progress):
                 await self._pauses.after_failed_beat(self._interval)
             self.progress.go_on()
@@ -87,8 +99,11 @@ class Heartbeat(Generic[ClaimT, SettlementT]):
         """
         # Past its limit, a claim is not renewed: its run does not obey, and the item must become free for others.
         runs = [run for run in self._runner.held if run.is_renewable and (concerns is None or concerns(run.claim))]
-        if not runs:
-            return True
+        if self._paused:
+            runs = [run for run in runs if run not in self._paused]
+        return await self._renew(runs, progress) if runs else True
+
+    async def _renew(self, runs: Sequence[Run[ClaimT]], progress: Progress) -> bool:
         # Before the command: the server may apply it at once, and its answer may take long (see `lease`).
         sent = trio.current_time()
         renewed = await self._ask(runs, progress)
@@ -104,6 +119,7 @@ class Heartbeat(Generic[ClaimT, SettlementT]):
 
     async def _ask(self, runs: Sequence[Run[ClaimT]], progress: Progress) -> Sequence[ClaimState] | None:
         progress.ask()
+        self._in_flight.append(runs)
         try:
             return await self._source.renew([run.claim for run in runs])
         except Exception as error:
@@ -112,6 +128,43 @@ class Heartbeat(Generic[ClaimT, SettlementT]):
             if progress.fail(error):
                 self._observer.renewal_failed(error)
             return None
+        finally:
+            # By identity: two renewals may be of equal runs.
+            self._in_flight = [one for one in self._in_flight if one is not runs]
+            if self._answer is not None:
+                self._answer.set()
+                self._answer = None
+
+    # --- Without renewals ---
+
+    @contextmanager
+    def without_renewals(self, run: Run[ClaimT]) -> Iterator[None]:
+        """Inside, this claim is not renewed. The caller does it because a renewal would conflict with its own write."""
+        self._paused.add(run)
+        try:
+            yield
+        finally:
+            self._paused.discard(run)
+            # Still held: the write has failed. The beats have passed this claim over, and its lease may end before the
+            # next one.
+            if run in self._runner.held:
+                self._is_overdue.set()
+
+    def paused(self, concerns: Callable[[ClaimT], bool]) -> Sequence[Run[ClaimT]]:
+        """The runs that are inside `without_renewals` and that `concerns` accepts."""
+        return [run for run in self._paused if concerns(run.claim)]
+
+    async def renew_alone(self, run: Run[ClaimT]) -> None:
+        """Renews this claim if less than half of its lease is left. An outage is reported, and not raised."""
+        if run.lease_deadline - trio.current_time() < self._interval * LEASE_IN_BEATS / 2:
+            await self._renew([run], self.progress)
+
+    async def wait_answered(self, run: Run[ClaimT]) -> None:
+        """Returns when no renewal of this claim is in flight."""
+        while any(run in runs for runs in self._in_flight):
+            if self._answer is None:
+                self._answer = trio.Event()
+            await self._answer.wait()
 
 
 def _answered(run: Run[ClaimT], state: ClaimState, sent: float) -> None:

@@ -199,6 +199,15 @@ class Engine(Generic[ClaimT, SettlementT, BatchT, SeenT, RescuedT]):
         """Settles the claim of a run whose handler goes on; see `Runner.settle_early`."""
         return await self._runner.settle_early(run, settlement)
 
+    async def settle_by(
+        self, run: Run[ClaimT], write: Callable[[], Awaitable[tuple[SettlementT, bool | None]]]
+    ) -> bool | None:
+        """Settles the claim of a run by a write of the source's own; see `Control.settle_by`."""
+        with self._heartbeat.without_renewals(run):
+            await self._heartbeat.wait_answered(run)
+            await self._heartbeat.renew_alone(run)
+            return await self._runner.settle_by(run, write)
+
     def expect(self, moment: float, item: KnownItem | None = None) -> None:
         """Something is due at that moment; see `Waker.expect`."""
         self.waker.expect(moment, item)

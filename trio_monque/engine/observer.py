@@ -25,6 +25,10 @@ class RunObserver(Protocol[ClaimT_contra, SettlementT_contra]):
         """The claim is gone or was not renewed in time; or nothing can tell whether the end of its run was written."""
         ...
 
+    def failed_after_settlement(self, claim: ClaimT_contra, error: Exception) -> None:
+        """The handler raised after its claim had been settled, which stands: nothing else reports this error."""
+        ...
+
 
 class LoopObserver(Protocol):
     """What happens to the loops of the engine. Each outage is reported once, not once for each attempt."""

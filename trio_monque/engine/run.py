@@ -170,6 +170,11 @@ class Run(Generic[ClaimT]):
         return min(self._started + self._time_limit, self.renewable_until - self._terms.cleanup_timeout)
 
     @property
+    def seconds_until_cancelled(self) -> float:
+        """Until its deadlines cancel it; negative afterwards. May be asked for in any thread."""
+        return self._ends_at - self._clock.current_time()
+
+    @property
     def duration(self) -> float:
         return max(0.0, self._clock.current_time() - self._started)
 

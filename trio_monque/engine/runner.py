@@ -10,7 +10,7 @@ neither end as a failed attempt of the job nor stop the settler, which calls bac
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Sequence
 from functools import partial
 from typing import Generic, TypeVar
 
@@ -272,6 +272,8 @@ class Runner(Generic[ClaimT, SettlementT]):
         # The run has settled its own claim early, or is doing so: a second settlement would find the claim gone, and
         # report it as lost.
         if self._early.decides(run, end):
+            if run.is_settled_early and not run.is_gone and isinstance(end.error, Exception):
+                self._observer.failed_after_settlement(run.claim, end.error)
             return
         if run.is_gone:
             # Another instance may have the item: its settlement must stand, so nothing is written.
@@ -295,6 +297,12 @@ class Runner(Generic[ClaimT, SettlementT]):
     async def settle_early(self, run: Run[ClaimT], settlement: SettlementT) -> bool | None:
         """Settles the claim of a run whose handler goes on; see `EarlySettlements.settle`."""
         return await self._early.settle(run, settlement)
+
+    async def settle_by(
+        self, run: Run[ClaimT], write: Callable[[], Awaitable[tuple[SettlementT, bool | None]]]
+    ) -> bool | None:
+        """Settles the claim of a run by a write of the source's own; see `EarlySettlements.settle_by`."""
+        return await self._early.settle_by(run, write)
 
     def _settled(self, run: Run[ClaimT], settlement: SettlementT, is_reported: bool, written: bool | None) -> None:  # noqa: FBT001
         try:

@@ -63,6 +63,17 @@ class Control(Protocol[ClaimT, SettlementT_contra]):
         """Settles the claim of a run whose handler goes on; see `EarlySettlements.settle`."""
         ...
 
+    async def settle_by(
+        self, run: Run[ClaimT], write: Callable[[], Awaitable[tuple[SettlementT_contra, bool | None]]]
+    ) -> bool | None:
+        """Settles the claim of a run, whose handler goes on, by a write of the source's own.
+
+        A renewal of the claim would conflict with that write. So none is in flight when `write` is called, and at least
+        half of the lease is left, if the database answers. `write` returns the settlement, and whether it was written,
+        as in `SettlementSource.settle`; None if the claim is held as before. This returns the same.
+        """
+        ...
+
     def expect(self, moment: float, item: KnownItem | None = None) -> None:
         """Something is due at that moment on trio's clock; only this item, if one is named."""
         ...
@@ -263,6 +274,10 @@ class HintStream(Protocol[ClaimT]):
 
     async def next(self, wait: float) -> Hints[ClaimT]:
         """What has happened since the last call. Waits for it at most `wait` seconds; may return empty hints."""
+        ...
+
+    async def cancel_requested(self, claims: Sequence[ClaimT]) -> Sequence[bool]:
+        """Reads for which of these claims a request to cancel is stored. For claims that must not be renewed now."""
         ...
 
     async def end_wait(self) -> None:

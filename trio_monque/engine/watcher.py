@@ -7,6 +7,7 @@ costs time (until the next poll or heartbeat), and breaks nothing.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Final, Generic, TypeVar
 
 import trio
@@ -16,6 +17,7 @@ from .demand import Hints, StreamFailedError
 from .heartbeat import Heartbeat
 from .observer import LoopObserver
 from .progress import Progress
+from .run_end import CancelReason
 from .source import HintStream
 from .waker import Waker
 
@@ -167,14 +169,23 @@ class Watcher(Generic[ClaimT, SettlementT]):
         if hints.is_cancel_requested is not None:
             # The hint only says which claims to renew now: the renewal finds the request. If it fails, the next
             # heartbeat finds it.
-            await self._heartbeat.renew(self.progress, hints.is_cancel_requested)
+            await self._find_requests(hints.is_cancel_requested)
             # A claim in flight may be the one that the user asked to cancel. The renewal above does not have it yet,
             # and its own answer may be older than the request. Without this, the run would go on until the next
             # heartbeat.
             if self._claimer.is_claiming:
                 with trio.move_on_after(CLAIM_TIMEOUT):
                     await self._claimer.wait_claimed()
-                await self._heartbeat.renew(self.progress, hints.is_cancel_requested)
+                await self._find_requests(hints.is_cancel_requested)
+
+    async def _find_requests(self, concerns: Callable[[ClaimT], bool]) -> None:
+        await self._heartbeat.renew(self.progress, concerns)
+        # A claim that is being settled in a transaction: a renewal would conflict with that.
+        if runs := self._heartbeat.paused(concerns):
+            requested = await self._stream.cancel_requested([run.claim for run in runs])
+            for run, is_requested in zip(runs, requested, strict=True):
+                if is_requested:
+                    run.cancel(CancelReason.USER)
 
     async def _failed(self, failure: StreamFailedError) -> None:
         self._failures += 1

@@ -108,6 +108,9 @@ class Reporter(ABC, Generic[ClaimT, SettlementT, RescuedT, ReportT]):
             extra=self.extra_of(claim),
         )
 
+    def failed_after_settlement(self, claim: ClaimT, error: Exception) -> None:
+        pass
+
     def runs_cut_short(self, claims: Sequence[ClaimT]) -> None:
         logger = self._logger
         logger.warning("cancelled runs to shut down (%ss: %d): %s", self._item, len(claims), named(claims))

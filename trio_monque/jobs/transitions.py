@@ -160,6 +160,18 @@ def _completion(job: Job, now: datetime, fenced: Mapping[str, Any], stored: Mapp
     )
 
 
+def unless_cancelled(job: Job, now: datetime, ending: Transition) -> Transition:
+    """The same end, if no cancellation was requested. For an end that is committed together with the work.
+
+    There no request comes too late: the work is not done before the end is written.
+    """
+    return replace(
+        ending,
+        guard={**ending.guard, "cancel_requested_at": None},
+        otherwise=ending.otherwise or cancel_claimed(job, now),
+    )
+
+
 def go_on(
     job: Job, now: datetime, next_run_at: datetime, failure: Failure | None = None, result: Any = None
 ) -> Transition:

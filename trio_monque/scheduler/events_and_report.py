@@ -25,6 +25,7 @@ from ..jobs.job import Job, JobStatus, log_extra
 from ..jobs.retry_policy import RetryPolicy, will_retry
 from ..jobs.verdicts import CutShort, Discarded, Failed, Snoozed, Succeeded
 from ..log import logger_of
+from ..safe_text import name_of
 from ..store.refused_claims import SetAside
 from ..store.settling import Fate
 from .settlement import JobSettlement, settled
@@ -64,8 +65,11 @@ NOT_ENDED: Final[HostEnd[Job]] = HostEnd(cause="")
 class JobReporter(Reporter[Job, JobSettlement, Rescued, SchedulerReport]):
     """The engine's observer, for jobs. Called on the thread of the run, except where a method says otherwise."""
 
-    def __init__(self, event_delivery: EventDelivery, instance: str = "", namespace: str = "") -> None:
+    def __init__(
+        self, event_delivery: EventDelivery, instance: str = "", namespace: str = "", *, shows_errors: bool = True
+    ) -> None:
         self._namespace = namespace
+        self._shows_errors = shows_errors
         super().__init__(event_delivery, logger, "scheduler", "job", instance)
         self.tally = Tally()
         # One sentence for each of the last schedules that ended: the warnings of `health()`.
@@ -146,6 +150,15 @@ class JobReporter(Reporter[Job, JobSettlement, Rescued, SchedulerReport]):
         super().claim_lost(claim)
         self.tally.claims_lost += 1
         self.event_delivery.emit(events.JobClaimLost(claim))
+
+    def failed_after_settlement(self, claim: Job, error: Exception) -> None:
+        logger.error(
+            "the handler of job %s raised %s after its transaction had ended the job, which does not change",
+            claim,
+            name_of(error),
+            extra=log_extra(claim),
+            exc_info=error if self._shows_errors else None,
+        )
 
     def runs_cut_short(self, claims: Sequence[Job]) -> None:
         super().runs_cut_short(claims)

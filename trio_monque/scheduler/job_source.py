@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Awaitable, Mapping, Sequence, Set
+from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from ..client.local_wakeups import Announcer, local_schedulers
 from ..client.rescuing import Rescued
@@ -21,6 +21,7 @@ from ..errors import (
     ClaimLostError,
     DocumentRefusedError,
     InvalidPayloadError,
+    MonqueError,
     is_outage,
 )
 from ..jobs import rescue_policy, transitions
@@ -33,23 +34,32 @@ from ..observations import Sighting
 from ..store import doubled_fields, job_changes, leases, settling
 from ..store.database_threads import Channel
 from ..store.settling import Fate, Statement
-from ..store.types import ObjectId
+from ..store.types import ClientSession, ObjectId
 from ..threads import HoldingLimiter
 from .claiming import JobClaims
 from .context import SchedulerContext
 from .job_run import Policies, call_handler, verdict_of
 from .rescues import Rescues
-from .settlement import Batch, JobSettlement, is_pending_again, is_undecided, prepared, refused_once_more, settled
+from .settlement import (
+    MOST_ROUNDS,
+    Batch,
+    JobSettlement,
+    is_pending_again,
+    is_undecided,
+    prepared,
+    refused_once_more,
+    settled,
+)
+from .transactions import Transactions
 from .worker import MakeRunningJob, Worker
+
+R = TypeVar("R")
 
 logger = logger_of("scheduler")
 
 # A run may hold its job for this share of `lock_timeout`. The rest allows for clocks that differ: a Node process takes
 # a job away after `lock_timeout` by its own clock.
 SHARE_OF_LOCK_TIMEOUT: Final = 0.9
-
-# The schedule may change between the read and the write that depends on it. More rounds than this are not chance.
-MOST_ROUNDS: Final = 10
 
 
 class JobSource:
@@ -63,6 +73,7 @@ class JobSource:
     _announcer: Announcer
     _control: Control[Job, JobSettlement]
     _rescues: Rescues
+    _transactions: Transactions
 
     def __init__(self, shared: SchedulerContext, running_job: MakeRunningJob) -> None:
         self._shared = shared
@@ -82,6 +93,7 @@ class JobSource:
         self._control = control
         self._announcer = Announcer(self._context.jobs.collection.full_name)
         self._rescues = Rescues(self._shared, self._announce, control)
+        self._transactions = Transactions(self._context, self._db_threads, control, self, self._beats)
         self.claims = JobClaims(self._shared, self._beats, self._announce, self._has_claimed)
         # If a new measurement of the server's clock differs from the last, all timers are wrong: look at once.
         self._context.when_clock_moves(partial(self._announce, None))
@@ -148,11 +160,24 @@ class JobSource:
             if isinstance(verdict, Succeeded) and settings.store_result:
                 # Encode the result before it joins a batch. A result that cannot be stored fails its own job only, and
                 # the handler's object may change until the batch is sent without changing what is stored.
-                result = worker.stored_result(verdict.result)
-                verdict = Succeeded(None if result is None else self.snapshot(result, "result"))
+                verdict = self._encoded(worker, verdict.result)
         except BaseException as error:  # noqa: BLE001  # A fault in code or values of the user fails its own job only.
             verdict = Failed(error)
         return JobSettlement(claim, verdict, policy, end.duration)
+
+    def _encoded(self, worker: Worker[Any], value: Any) -> Succeeded:
+        result = worker.stored_result(value)
+        return Succeeded(None if result is None else self.snapshot(result, "result"))
+
+    def success(self, run: Run[Job], value: Any) -> JobSettlement:
+        """Return the settlement of a run that has succeeded with this value. In any thread.
+
+        Raises:
+            InvalidPayloadError, PayloadTooLargeError: The worker stores results, and this one cannot be stored.
+        """
+        worker = self._worker(run.claim)
+        verdict = self._encoded(worker, value) if worker.settings.store_result else Succeeded()
+        return JobSettlement(run.claim, verdict, self._policies.policy_of(worker), run.duration)
 
     def snapshot(self, value: Any, name: str) -> Any:
         """Return a value of a handler as it will be stored. In any thread."""
@@ -203,7 +228,7 @@ class JobSource:
                 refused_once_more(settlement)
             else:
                 try:
-                    await self._bring_up_to_date(settlement)
+                    await self.bring_up_to_date(settlement)
                 except BrokenDocumentError as error:
                     # Without its schedule no other end can be decided.
                     logger.warning("%s; releasing its claim without counting an attempt", error)
@@ -214,7 +239,7 @@ class JobSource:
         batch.statements = (await self.prepare(batch.decided)).statements
         batch.decided = []
 
-    async def _bring_up_to_date(self, settlement: JobSettlement) -> None:
+    async def bring_up_to_date(self, settlement: JobSettlement) -> None:
         """Read the schedule of the job again. The guard of the next write compares exactly what is read here."""
         found = await self._db_threads.call(
             partial(doubled_fields.current_schedule, self._context.jobs, settlement.job.id),
@@ -278,6 +303,10 @@ class JobSource:
 
     async def report(self, run: Run[Job], name: str, value: Any) -> None:
         """Write a checkpoint or progress, as `snapshot` returned it, under the claim; see `RunningJob.save`."""
+        if run.is_settling_early:
+            raise MonqueError(f"job {run.claim} is in its transaction, which ends it: save before that")
+        if run.is_settled_early:
+            raise MonqueError(f"job {run.claim} has ended with its transaction: nothing more can be saved")
         if run.reason is CancelReason.LOST:
             raise ClaimLostError(
                 f"the claim on job {run.claim} was lost or could not be renewed in time: nothing was saved"
@@ -291,6 +320,13 @@ class JobSource:
         if not is_held:
             run.lose()
             raise ClaimLostError(f"the claim on job {run.claim} was lost: nothing was saved")
+
+    async def transaction(self, run: Run[Job], function: Callable[[ClientSession], R]) -> R:
+        """Commit the writes of the function and the end of the job together; see `RunningJob.transaction`."""
+        value, settlement = await self._transactions.commit(run, function)
+        if is_pending_again(settlement):
+            self._announce([settled(settlement)])
+        return value
 
     # --- Errors ---
 

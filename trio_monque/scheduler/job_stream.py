@@ -15,8 +15,9 @@ from typing import TypeVar
 from ..client.context import ClientContext
 from ..engine.demand import Hints, KnownItem, StreamFailedError
 from ..errors import MonqueConnectionError
+from ..jobs.fences import claim_id
 from ..jobs.job import Job
-from ..store import change_stream
+from ..store import change_stream, leases
 from ..store.change_stream import Kind, NoStreamError, Watch
 from ..store.database_threads import Channel, DatabaseThreads
 from ..store.types import ObjectId
@@ -97,14 +98,17 @@ class JobStream:
             ended=not opened.is_open,
         )
 
+    async def cancel_requested(self, claims: Sequence[Job]) -> Sequence[bool]:
+        found = await self._ask(partial(leases.cancel_requested, self._context.jobs, claims))
+        return [claim_id(claim) in found for claim in claims]
+
     async def end_wait(self) -> None:
+        # At this point everything is settled, so no other command on this channel delays this one.
+        await self._ask(partial(change_stream.end_wait, self._context.jobs, self._instance_id))
+
+    async def _ask(self, function: Callable[[], T]) -> T:
         try:
-            await self._db_threads.call(
-                partial(change_stream.end_wait, self._context.jobs, self._instance_id),
-                # At this point everything is settled, so no other command on this channel delays this one.
-                channel=Channel.RENEWALS,
-                abandon_on_cancel=True,
-            )
+            return await self._db_threads.call(function, channel=Channel.RENEWALS, abandon_on_cancel=True)
         except MonqueConnectionError as error:
             raise StreamFailedError(error) from error
 

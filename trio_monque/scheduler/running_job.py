@@ -15,7 +15,7 @@ from ..engine.run import Run
 from ..engine.run_end import CancelReason
 from ..host.handler_loop import CleanupScope, HandlerLoop
 from ..jobs.job import Job, checkpoint_of
-from ..store.types import ObjectId
+from ..store.types import ClientSession, ObjectId
 from ..threads import call_on_run
 from .scheduler_client import SchedulerClient
 
@@ -39,7 +39,7 @@ class RunCancelled(BaseException):  # Not an error: it unwinds a thread, as trio
 
 
 class Reporting(Protocol):
-    """Writes checkpoints and progress of runs."""
+    """Writes checkpoints, progress and transactions of runs."""
 
     def snapshot(self, value: Any, name: str) -> Any:
         """Return the value as it will be stored. The handler's object may change from then on."""
@@ -49,6 +49,10 @@ class Reporting(Protocol):
         """Write a value that `snapshot` returned, under the claim of the run."""
         ...
 
+    async def transaction(self, run: Run[Job], function: Callable[[ClientSession], R]) -> R:
+        """Commit the writes of the function and the end of the job together."""
+        ...
+
 
 @dataclass(frozen=True, eq=False, slots=True)
 class JobSurroundings:
@@ -56,7 +60,7 @@ class JobSurroundings:
 
     Attributes:
         scheduler, resources: See RunningJob.
-        reporting: Writes checkpoints and progress.
+        reporting: Writes checkpoints, progress and transactions.
         loop: Where their handlers run.
     """
 
@@ -216,6 +220,35 @@ class RunningJob(Generic[T, Resources]):
         around, run = self._surroundings, self._run
         stored = around.reporting.snapshot(value, name)
         return stored, around.loop.carry_out(run, around.reporting.report, run, name, stored)
+
+    async def transaction(self, function: Callable[[ClientSession], R]) -> R:
+        """Commit the writes of `function` and the success of this job together, or neither.
+
+        `function(session)` is called in a thread. It passes the session to each call of pymongo (`session=session`),
+        and its return value is the result of the job, if the worker stores results. After a conflict it is called
+        again, until the run is cancelled or its lease ends: so it should have no effects but those writes, and be
+        short. Before that it waits for its turn: a scheduler carries out four transactions at a time.
+
+        Afterwards the job has ended: the handler may go on, but neither its result nor its error is stored any more.
+
+        A run that is cancelled while `function` works is not completed: nothing is committed, and the cancellation is
+        raised when `function` has returned. Once the commit is sent, its answer is awaited, for `cleanup_timeout` at
+        most. A cancellation by a scope of your own does not stop a transaction that has begun.
+
+        Returns:
+            What `function` returned.
+
+        Raises:
+            BaseException: What `function` raised. Nothing was committed, and the job goes on.
+            ClaimLostError: The claim was lost. Nothing was committed, and the run is cancelled.
+            InvalidPayloadError, PayloadTooLargeError: The result cannot be stored. Nothing was committed.
+            MonqueConnectionError: No attempt was committed in time; or, with `unknown_outcome`, nothing shows whether
+                it was. Let it end the handler: the job runs again only if it was not committed.
+            MonqueError: The job has had its transaction, the run is cancelled, or the server is standalone (a
+                transaction needs a replica set; one member is enough).
+        """
+        around, run = self._surroundings, self._run
+        return await around.loop.carry_out(run, around.reporting.transaction, run, function)
 
     def cleanup(self, seconds: float) -> AbstractContextManager[CleanupScope]:
         """`with job.cleanup(5): ...` shields its body from the cancellation of the run, for at most 5 seconds.

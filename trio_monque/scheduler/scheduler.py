@@ -71,7 +71,9 @@ class Scheduler(SchedulerClient):
         self._config = config
         self._workers = Workers.copied(workers)
         self._event_delivery.add_all({} if listeners is None else listeners)
-        self._reporter = JobReporter(self._event_delivery, config.instance_id, self.namespace)
+        self._reporter = JobReporter(
+            self._event_delivery, config.instance_id, self.namespace, shows_errors=config.redact_errors is None
+        )
         parts = assembled(
             self._context, self._db_threads, config, self._workers, self._reporter, self._running_job, loop
         )
@@ -195,7 +197,7 @@ async def open_scheduler(
     raises, is cancelled or interrupted, it cancels running jobs at once, and their jobs are pending again.
 
     Args:
-        db: A `pymongo.database.Database` of a client with room for 17 connections; on asyncio for 27.
+        db: A `pymongo.database.Database` of a client with room for 21 connections; on asyncio for 31.
         workers: The workers that it runs; they are copied.
         resources: Every handler gets it as `job.resources`, unless its workers have resources of their own
             (`Workers.with_resources`).

@@ -30,6 +30,9 @@ from ..store.settling import Fate, Statement
 logger = logger_of("scheduler")
 
 
+MOST_ROUNDS: Final = 10
+"""The schedule may change between the read and the write that depends on it. More rounds than this are not chance."""
+
 MOST_REFUSALS: Final = LIGHTEST + 1
 """How many refusals of one settlement are answered with another write. The last of these writes stores a failure."""
 

@@ -35,6 +35,7 @@ class Channel(Enum):
     COMMANDS = 10
     CLAIMS = 2
     RENEWALS = 3  # And settlements: what must not wait behind anything else.
+    TRANSACTIONS = 4  # Each takes as long as a function of a handler, so they have threads of their own.
     WATCH = 1  # The change stream. It waits for writes of other programs, so virtual time does not wait for it.
 
 

@@ -219,6 +219,14 @@ def _has_run_out_of_time(error: driver.PyMongoError) -> bool:
     return isinstance(error, driver.NetworkTimeout)
 
 
+def is_timeout(error: MonqueConnectionError) -> bool:
+    """Whether a command was sent, and not answered in time."""
+    cause = error.__cause__
+    if isinstance(cause, driver.BulkWriteError):
+        return cause.timeout
+    return isinstance(cause, driver.PyMongoError) and _has_run_out_of_time(cause)
+
+
 def is_transient(error: driver.PyMongoError) -> bool:
     """Return whether the same call may succeed later without a repair."""
     if isinstance(error, driver.ConnectionFailure | driver.ProtocolError) or error.timeout or _may_be_retried(error):

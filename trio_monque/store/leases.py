@@ -81,9 +81,15 @@ def renew(jobs: JobCollection, held: Sequence[Job], beat: datetime) -> Renewed:
             # proves nothing: a statement that stopped at a refused document did not reach the claims behind it.
             if matched is None or matched < len(group):
                 found.lost.update({claim_id(job) for job in group} - _held_under(jobs, cycles, session))
-            with_request = [{**one, FIELD["cancel_requested_at"]: {"$ne": None}} for one in cycles]
-            found.cancel_requested.update(_held_under(jobs, with_request, session))
+            found.cancel_requested.update(_held_under(jobs, _with_request(cycles), session))
     return found
+
+
+@command("look for cancel requests", writes=False)
+def cancel_requested(jobs: JobCollection, held: Sequence[Job]) -> set[ClaimId]:
+    """Return those of the claims that this instance holds, on jobs whose cancellation was requested. Writes nothing."""
+    with causal_session(jobs.collection) as session:
+        return _held_under(jobs, _with_request(_by_cycle(held)), session)
 
 
 def _matched(
@@ -120,6 +126,10 @@ def _held_under(jobs: JobCollection, filters: Sequence[dict[str, Any]], session:
         for one in filters
         for document in reader.find(one, [token], hint=BY_ID, session=session)
     }
+
+
+def _with_request(cycles: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{**one, FIELD["cancel_requested_at"]: {"$ne": None}} for one in cycles]
 
 
 def _by_cycle(group: Sequence[Job]) -> list[dict[str, Any]]:

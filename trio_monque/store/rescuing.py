@@ -11,21 +11,29 @@ write does not match. Without these conditions, the rescue would take a live cla
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from bson import ObjectId
 from pymongo import ASCENDING
 
-from ..jobs.fences import CLAIM_FIELDS
+from ..errors import MonqueConnectionError
+from ..jobs.fences import CLAIM_FIELDS, ClaimId
 from ..jobs.job import Job, JobStatus
 from .codec import filter_of
 from .commands import BY_ID, command, of_ids
 from .doubled_fields import jobs_as_compared
 from .fields import BUT_HEAVY, FIELD
 from .job_collection import JobCollection
+from .settling import Fate, Statement, settle
 
 MOST_IN_A_BATCH: Final = 1000
+
+TIME_OF_A_PART: Final = 0.25
+LONGEST_SEARCH: Final = 5.0
+"""Seconds: of one part in `settle_in_parts`, and of all parts that fail while none succeeds."""
 
 # The fields of a claim, and those without which a document is not a job.
 CLAIM_VIEW: Final = [
@@ -73,3 +81,27 @@ def _as_compared(jobs: JobCollection, found: Sequence[Job]) -> Sequence[Job]:
         return found
     seen = {job.id: job for job in jobs_as_compared(jobs.raw.find(_claimed(known), hint=BY_ID))}
     return [seen.get(job.id, job) for job in found]
+
+
+def settle_in_parts(jobs: JobCollection, statements: Sequence[Statement]) -> Mapping[ClaimId, Fate]:
+    """Settle what can be settled, after the statements together have failed. Return the fates that are known.
+
+    A holder that was killed inside a transaction, between the end of its job and the commit, leaves that document
+    locked on the server, for up to a minute. A statement that meets it waits, and ends no other claim either. So the
+    statements are halved until those that fail are alone. A later rescue takes these.
+    """
+    quick = replace(jobs, operation_timeout=TIME_OF_A_PART)
+    # By their receipts, statements that were applied before are recognized, also one by one.
+    parts = [[one for statement in statements for one in statement.apart()]]
+    fates: dict[ClaimId, Fate] = {}
+    began = time.monotonic()
+    while parts and (fates or time.monotonic() - began < LONGEST_SEARCH):
+        part = parts.pop()
+        try:
+            fates.update(settle(quick, part))
+        except MonqueConnectionError as error:
+            if not error.transient:
+                raise
+            half = len(part) // 2
+            parts += [one for one in (part[half:], part[:half]) if 0 < len(one) < len(part)]
+    return fates

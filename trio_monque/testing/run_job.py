@@ -42,10 +42,11 @@ from ..scheduler.worker_settings import WorkerSettings
 from ..scheduler.workers import Workers
 from ..store.database_threads import DatabaseThreads
 from ..store.types import CodecOptions
-from .no_database import AWARE, claimed, context_without_database, new_job, registered
+from .no_database import AWARE, NoDatabaseError, claimed, context_without_database, new_job, registered
 from .recorder import RecordingScheduler
 
 T = TypeVar("T")
+R = TypeVar("R")
 
 NEVER_ENDING = LARGEST_NUMBER
 """Seconds of a heartbeat that is never due: there is nothing to renew, and no other instance to take the job."""
@@ -254,6 +255,9 @@ class _Alone(JobSource):
         await trio.lowlevel.checkpoint()
         self.reports.append((name, value))
 
+    async def transaction(self, run: Run[Job], function: Callable[[Any], R]) -> R:
+        raise NoDatabaseError("job.transaction")
+
 
 class _Silent:
     """The observer of the run: it makes neither events nor log records."""
@@ -263,6 +267,8 @@ class _Silent:
     def run_settled(self, settlement: JobSettlement) -> None: ...
 
     def claim_lost(self, claim: Job) -> None: ...
+
+    def failed_after_settlement(self, claim: Job, error: Exception) -> None: ...
 
 
 class _Accepting:

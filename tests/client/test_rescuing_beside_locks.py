@@ -1,0 +1,22 @@
+"""A rescue beside a document that an open transaction has locked: its holder was killed before the commit."""
+
+from __future__ import annotations
+
+from tests.support.internals import context_of
+from tests.support.store import claim, handle
+from trio_monque import Monque
+from trio_monque.client.rescuing import Rescuer
+from trio_monque.store.types import Collection, Database
+
+
+def test_one_locked_document_does_not_keep_the_others_from_their_rescue(db: Database, jobs: Collection) -> None:
+    dead = claim(handle(db), 20)
+    rescuer = Rescuer(context_of(Monque(db, operation_timeout=0.5)))
+    with db.client.start_session() as session:
+        with session.start_transaction():
+            jobs.update_one({"_id": dead[7].id}, {"$set": {"status": "completed"}}, session=session)
+            rescued = rescuer.take(dead)
+            assert {one.before.id for one in rescued} == {job.id for job in dead} - {dead[7].id}
+            session.abort_transaction()
+        assert [one.before.id for one in rescuer.take(dead)] == [dead[7].id]
+    assert {one["rescues"] for one in jobs.find()} == {1}
