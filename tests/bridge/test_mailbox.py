@@ -131,6 +131,23 @@ def test_closed_mailbox_raises_although_a_wake_up_was_on_its_way() -> None:
     loop.turn()
 
 
+def test_each_of_two_posts_to_a_closed_mailbox_raises_at_whatever_line_the_second_comes() -> None:
+    for line in range(40):
+        mailbox = Mailbox(Loop().wake)
+        mailbox.close()
+
+        def post_too(mailbox: Mailbox = mailbox) -> None:
+            with pytest.raises(RuntimeError, match="ended"):
+                mailbox.post(list)
+
+        with BeforeLine(line, post_too) as before_line, pytest.raises(RuntimeError, match="ended"):
+            mailbox.post(list)
+        if not before_line.is_reached:
+            assert line > 4
+            return
+    raise AssertionError("the post never ended")
+
+
 def test_function_that_comes_during_the_last_delivery_of_a_loop_is_dropped() -> None:
     """The loop takes no wake-up any more. An error of a delivery would end the loop with that error."""
     loop, log = Loop(), list[str]()

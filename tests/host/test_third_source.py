@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import NoReturn
 
 import pytest
 import trio
 
+from tests.host import outbox
 from tests.host.outbox import Message, OutboxSource, outbox_host
 from trio_monque.engine.run import Run
-from trio_monque.host.host import Body
+from trio_monque.host.host import Body, Life
 from trio_monque.store.types import Database
 
 
@@ -73,3 +75,18 @@ async def test_crash_cancels_the_body_and_is_raised_alone(db: Database, monkeypa
     with pytest.raises(ZeroDivisionError):
         async with outbox_host(db, deliver, lambda _: None).opened(BODY):
             await trio.sleep_forever()
+
+
+async def test_error_of_the_last_words_ends_the_host_and_is_raised(
+    db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail() -> None:
+        raise ZeroDivisionError
+
+    async def deliver(run: Run[Message]) -> None: ...
+
+    monkeypatch.setattr(outbox, "Life", partial(Life, leave=fail))
+    host = outbox_host(db, deliver, lambda _: None)
+    with trio.fail_after(20), pytest.RaisesGroup(ZeroDivisionError, flatten_subgroups=True, allow_unwrapped=True):
+        async with host.opened(BODY):
+            pass

@@ -18,6 +18,7 @@ signal handler may post too:
 - What was gathered waits for a turn of the poster's loop, which may be blocked, or stopped, before its end. The watch
   rings for that too.
 - A Ctrl-C after `gather` has returned True: its caller did not plan the ring. The next delivery lowers the flag.
+- Two threads post to a loop that has ended. Each must get the error: see `ring`.
 - A function is added during the last delivery of a loop that ends. It is dropped as those after it are. An error of the
   wake-up in that delivery would become an error of the loop: trio ends the whole run with a TrioInternalError.
 """
@@ -70,7 +71,7 @@ class Mailbox:
             RuntimeError: The loop has ended, so the function is not called.
         """
         self._functions.append(function)
-        if not self._is_woken and self._wake is not None:
+        if (not self._is_woken and self._wake is not None) or self._wake is _closed:
             self.ring()
 
     def gather(self, function: Function) -> bool:
@@ -104,6 +105,11 @@ class Mailbox:
         wake = self._wake
         if wake is None:
             return
+        if wake is _closed:
+            # Without raising the flag first: another thread that posts at that moment would see it raised, and get no
+            # error although its function is never called.
+            self._functions.clear()
+            _closed(self._deliver)
         try:
             self._is_woken = True
             wake(self._deliver)

@@ -128,6 +128,8 @@ async def _live(
     carry_grace(None)  # It may have been opened in a handler. This is another run.
     made = make(BridgedHandlerLoop(runtime))
     runtime.app_loop.when_recovered(made.host.engine.waker.look)
+    # The program enqueues from its own loop, which is not this run. Without this, its local wake-ups would not reach
+    # the engine, and each new job would wait for the change stream or a poll. On trio, both are one run.
     with serving_other_loops():
         await made.host.run_beside(made.body, partial(task_status.started, made))
 

@@ -96,6 +96,7 @@ class BridgedHandlerLoop:
         """On the application loop. Not a coroutine: each takes a quarter of a kilobyte while the handler waits."""
         now = self._clock.current_time()
         if now - called_at > LATE:
+            run.begins_at(now)  # The handler may ask for its deadline before the run has taken the post.
             with suppress(RuntimeError):  # The runtime has ended, and the run with it.
                 self._runtime.post(partial(run.begin, now))
         return handler(argument)

@@ -105,6 +105,8 @@ class Taking(Generic[StampT, TakenT]):
 
     async def _resolve(self, stamp: StampT, number: int) -> Sequence[TakenT]:
         held: Sequence[TakenT] = ()
+        # Only the hard end cancels this (a claimer is not cancelled with other loops). Then the thread releases what
+        # this command finds; what is applied after it ends with its lease.
         # If the answer of this command is lost, too, all items are orphaned below.
         with suppress(MonqueConnectionError):
             # A read alone proves nothing: on a primary that was cut off, it shows a claim that is then rolled back, and
@@ -129,7 +131,8 @@ class Taking(Generic[StampT, TakenT]):
         return await self._db_threads.hand_over(call, partial(self._release_late, stamp), channel=Channel.CLAIMS)
 
     def _release_late(self, stamp: StampT, _late: object) -> None:
-        """In a thread, after its caller was cancelled."""
+        """In a thread, after its caller was cancelled; also if the call failed there, and its answer was lost."""
+        # By the last measurement of the server's time: another measurement could fail, and the release with it.
         self._kind.release(stamp, (), self._time.clock.now())
         self._kind.released()
 
@@ -144,6 +147,7 @@ class Taking(Generic[StampT, TakenT]):
         In virtual time all times come from the virtual clock, and nothing is measured.
         """
         if self._orphaned or virtual_time() is None:
+            # Abandoned, the thread goes on, beside the next call at worst: `OrphanedClaims.release` allows that.
             release = partial(self._release_orphaned, trio.current_time())
             await self._db_threads.call(release, channel=Channel.CLAIMS, abandon_on_cancel=True)
 

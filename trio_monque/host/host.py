@@ -241,13 +241,16 @@ class Host(Generic[ClaimT, ReportT]):
             finally:
                 # Shielded: also after a cancellation, listeners receive the last events, and the instance leaves the
                 # database. Bounded: a database or a listener that does not answer must not delay the end.
-                with trio.CancelScope(shield=True, deadline=trio.current_time() + LAST_WORDS):
-                    async with trio.open_nursery() as last_words:
-                        last_words.start_soon(self._life.leave)
-                        await self._event_delivery.wait_caught_up()
-                # Cancelled listeners that wait for an answer of the database wait no longer.
-                self._event_delivery.end_grace()
-                delivering.cancel(reason=f"{self._life.name} has ended")
+                try:
+                    with trio.CancelScope(shield=True, deadline=trio.current_time() + LAST_WORDS):
+                        async with trio.open_nursery() as last_words:
+                            last_words.start_soon(self._life.leave)
+                            await self._event_delivery.wait_caught_up()
+                finally:
+                    # Also if `leave` raises: without this, the end would wait for the delivery, which is shielded.
+                    # Cancelled listeners that wait for an answer of the database wait no longer.
+                    self._event_delivery.end_grace()
+                    delivering.cancel(reason=f"{self._life.name} has ended")
 
     async def _deliver_events(self, *, task_status: trio.TaskStatus[trio.CancelScope]) -> None:
         # Shielded: listeners want the events of a cancellation most, and these come while everything else is cancelled.
