@@ -139,6 +139,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "client",
         "engine",
         "host",
+        "threads",
     },
     # What stands on top.
     "embedded": {"errors", "store"},

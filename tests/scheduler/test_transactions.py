@@ -384,3 +384,31 @@ async def test_neighbours_of_a_transaction_keep_their_leases(
         await assert_enqueued(scheduler, status="completed", count=20)
     assert reasons == [None] * 20
     assert balance(accounts) == 1
+
+
+async def test_jobs_that_are_enqueued_with_the_session_share_the_fate_of_the_transaction(
+    open_test_scheduler: SchedulerOpener, monque: Monque, accounts: Collection, autojump_clock: MockClock
+) -> None:
+    workers = Workers()
+    receipts: list[Any] = []
+    calls: list[int] = []
+
+    @workers.register("pay", backoff=1)
+    async def pay(job: RunningJob[Any]) -> None:
+        def move(session: ClientSession) -> None:
+            deposit(accounts, session)
+            monque.sync.enqueue("receipt", job.attempt, session=session)
+            calls.append(job.attempt)
+            if job.attempt == 1:
+                raise ValueError("not yet")
+
+        await job.transaction(move)
+
+    @workers.register("receipt")
+    async def receipt(job: RunningJob[int]) -> None:
+        receipts.append(job.data)
+
+    async with open_test_scheduler(workers) as scheduler:
+        await scheduler.enqueue("pay")
+        await advance(60)
+    assert (set(calls), receipts, balance(accounts)) == ({1, 2}, [2], 1)

@@ -21,8 +21,9 @@ from trio_monque.jobs.job import Job, JobStatus
 from trio_monque.store import job_changes, leases, queries
 from trio_monque.store.codec import filter_of
 from trio_monque.store.job_collection import JobCollection
+from trio_monque.store.job_transactions import JobEnd
 from trio_monque.store.settling import Fate
-from trio_monque.store.transactions import Ended, run_transaction
+from trio_monque.store.transactions import CommitOutcome, run_transaction
 from trio_monque.store.types import ClientSession, Collection, Database
 
 LATER = PAST + timedelta(minutes=1)
@@ -64,13 +65,29 @@ def accounts(db: Database) -> Collection:
     return db.accounts
 
 
-def run(
-    store: JobCollection, job: Job, function: Callable[[ClientSession], Any], terms: Terms | None = None
-) -> Ended[Any]:
+@dataclass
+class Seen:
+    """How a transaction ended. `fate` is what the job's document shows, None if the run was cancelled."""
+
+    fate: Fate | None
+    value: Any
+    is_unclear: bool
+
+
+def run(store: JobCollection, job: Job, function: Callable[[ClientSession], Any], terms: Terms | None = None) -> Seen:
     def decide(result: Any) -> Any:
         return transitions.complete(job, LATER, result)
 
-    return run_transaction(store, job, function, decide, RECEIPT, terms or Terms())
+    end = JobEnd(store, job, decide, RECEIPT)
+    ended = run_transaction(end, function, terms or Terms())
+    fates = {
+        CommitOutcome.COMMITTED: Fate.WRITTEN,
+        CommitOutcome.REFUSED: Fate.REFUSED,
+        CommitOutcome.UNKNOWN: Fate.LOST,
+        CommitOutcome.CANCELLED: None,
+    }
+    fate = end.read_fate() if ended.outcome is CommitOutcome.UNMATCHED else fates[ended.outcome]
+    return Seen(fate, ended.value, ended.outcome is CommitOutcome.UNKNOWN)
 
 
 def deposit(accounts: Collection, session: ClientSession) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from types import TracebackType
@@ -19,10 +19,13 @@ from ..errors import ClaimLostError, InvalidUpdateError, MonqueConnectionError, 
 from ..host.handler_loop import CleanupScope, HandlerLoop
 from ..safe_text import shown
 from ..store.documents.settling_statements import EncodedUpdate
+from ..store.transactions import CommitOutcome, Ended
+from ..store.types import ClientSession
 from .claim_work import ClaimWork
 from .locked_document import HeldDocument
 from .settlement import DocumentSettlement, Finished, Outcome, Released, UncountedReleaseError, refusal_of
 
+R = TypeVar("R")
 DocT = TypeVar("DocT", bound=Mapping[str, Any])
 
 Update = Mapping[str, Any] | Sequence[Mapping[str, Any]]
@@ -37,6 +40,12 @@ class ClaimEnds(Protocol):
 
     async def settle_early(self, run: Run[HeldDocument], settlement: DocumentSettlement) -> bool | None:
         """See `Control.settle_early`."""
+        ...
+
+    async def transaction(
+        self, run: Run[HeldDocument], function: Callable[[ClientSession], R], update: EncodedUpdate | None
+    ) -> Ended[R]:
+        """Commit the writes of the function and the end of the claim together."""
         ...
 
 
@@ -116,6 +125,46 @@ class Claim(Generic[DocT]):
         except InvalidUpdateError:
             self._work.unanswered = None  # The caller has the answer now; see `_end`.
             raise
+
+    async def transaction(self, function: Callable[[ClientSession], R], update: Update | None = None) -> R:
+        """Commit the writes of `function`, the update and the end of this claim together, or none of them.
+
+        `function(session)` is called in a thread, and again after a conflict: see `RunningJob.transaction`, whose rules
+        hold here, too. Then the claim has ended, as after `finish(update)`.
+
+        Returns:
+            What `function` returned.
+
+        Raises:
+            BaseException: What `function` raised. Nothing was committed, and the claim is still held.
+            InvalidOptionError, InvalidPayloadError: As for `finish`.
+            InvalidUpdateError: The server refuses the update. Nothing was committed, and the claim is still held.
+            ClaimLostError: This instance no longer holds the lock. Nothing was committed.
+            MonqueConnectionError: No attempt was committed in time; or, with `unknown_outcome`, nothing shows whether
+                it was.
+            MonqueError: The claim has ended, its work is cancelled, or the server is standalone.
+        """
+        encoded = self._source.encoded(update, self._run.claim)
+        ended: Ended[R] = await self._loop.carry_out(self._run, self._commit, function, encoded)
+        return ended.value
+
+    async def _commit(self, function: Callable[[ClientSession], R], update: EncodedUpdate | None) -> Ended[R]:
+        """In the run of the engine."""
+        await trio.lowlevel.checkpoint_if_cancelled()
+        self._check_held()
+        try:
+            ended = await self._source.transaction(self._run, function, update)
+        except ClaimLostError:
+            self._work.end()
+            raise
+        self._work.end()
+        if ended.outcome is CommitOutcome.UNKNOWN:
+            raise MonqueConnectionError(
+                f"it is unknown whether the transaction of document {shown(self.id)} was committed: its lock is gone, "
+                "and the lease had expired, so that another instance may have finished it",
+                unknown_outcome=True,
+            )
+        return ended
 
     async def release(self, delay: float = 0.0) -> None:
         """Release the document without counting the attempt. Any instance may claim it after `delay` seconds.

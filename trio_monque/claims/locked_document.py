@@ -7,10 +7,14 @@ can have taken it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
+
+import trio
 
 from ..document_lock import Fence, LockStamp
 from ..options_and_defaults import LEASE_IN_BEATS
@@ -38,6 +42,8 @@ class Cycle:
         self._untils = [stamp.until]
         self.fence = self._fenced()
         self._sure_until = self._untouched_until(sent)
+        self._left_out = 0
+        self._all_renewed_after = -math.inf
         # By key, for the documents that a renewal has found held: it may have found other locks of the cycle gone.
         self._sure_until_of: dict[bytes, float] = {}
 
@@ -51,9 +57,22 @@ class Cycle:
 
     def renewed(self, until: datetime, sent: float, held: Iterable[bytes]) -> None:
         """Note the answer: the locks of these documents have this `until`, or that of a later renewal."""
-        self._untils = [one for one in self._untils if one >= until]
-        self.fence = self._fenced()
+        # Not while a lock is left out, nor by a renewal that was sent then: that lock still has an earlier date.
+        # Without that date in the fence, the next renewal would take the lock for a lost one.
+        if not self._left_out and sent > self._all_renewed_after:
+            self._untils = [one for one in self._untils if one >= until]
+            self.fence = self._fenced()
         self._sure_until_of.update(dict.fromkeys(held, self._untouched_until(sent)))
+
+    @contextmanager
+    def leaving_one_out(self) -> Iterator[None]:
+        """Inside, one of its locks is not renewed with the others: see `Control.settle_by`."""
+        self._left_out += 1
+        try:
+            yield
+        finally:
+            self._left_out -= 1
+            self._all_renewed_after = trio.current_time()
 
     def _untouched_until(self, sent: float) -> float:
         """Return until when no other program takes a lock that a command of that moment found held."""

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Hashable, Sequence, Set
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import trio
 
@@ -23,16 +23,22 @@ from ..engine.nursery import Engine
 from ..engine.run import Run
 from ..engine.run_end import RunEnd
 from ..engine.source import Control
-from ..errors import MonqueConnectionError
+from ..errors import InvalidUpdateError, MonqueConnectionError
 from ..host.one_group import OneGroupSource
+from ..host.transactions import Transactions
 from ..jobs.verdicts import Discarded
 from ..log import logger_of
 from ..observations import Sighting
+from ..safe_text import shown
 from ..store import documents
 from ..store.database_threads import Channel
 from ..store.documents.rescuing import SeenLock
 from ..store.documents.settling import Fate, Settled
 from ..store.documents.settling_statements import EncodedUpdate, Ending
+from ..store.documents.transactions import DocumentEnd
+from ..store.transactions import CommitOutcome, Ended
+from ..store.types import ClientSession
+from ..threads import call_on_run
 from .claim import Claim, Update
 from .claim_work import ClaimWork
 from .claiming import DocumentClaims
@@ -42,6 +48,8 @@ from .locked_document import Cycle, HeldDocument
 from .reclaim_guard import ReclaimGuard
 from .rescues import Rescues
 from .settlement import DocumentSettlement, Finished, encoded_update, ending_of, outcome_of, shorten_refused_error
+
+R = TypeVar("R")
 
 logger = logger_of("claims")
 
@@ -68,6 +76,7 @@ class DocumentSource(OneGroupSource[HeldDocument, DocumentSettlement]):
 
     _rescues: Rescues
     _claims: DocumentClaims
+    _transactions: Transactions[HeldDocument, DocumentSettlement]
 
     def __init__(self, shared: ClaimsContext, work: Work) -> None:
         self._shared = shared
@@ -84,6 +93,7 @@ class DocumentSource(OneGroupSource[HeldDocument, DocumentSettlement]):
     def attach(self, control: Control[HeldDocument, DocumentSettlement]) -> None:
         super().attach(control)
         self._rescues = Rescues(self._shared, control)
+        self._transactions = Transactions(self._db_threads, self._time, control, self._beats)
         self._claims = DocumentClaims(self._shared, self._beats, self.reclaim_guard, control)
         self.taking = self._claims.claiming
         # If a new measurement of the server's clock differs from the last, all timers are wrong: look at once.
@@ -123,6 +133,43 @@ class DocumentSource(OneGroupSource[HeldDocument, DocumentSettlement]):
     async def settle_early(self, run: Run[HeldDocument], settlement: DocumentSettlement) -> bool | None:
         """Settle a claim while its work goes on; see `Control.settle_early`."""
         return await self._control.settle_early(run, settlement)
+
+    async def transaction(
+        self, run: Run[HeldDocument], function: Callable[[ClientSession], R], update: EncodedUpdate | None
+    ) -> Ended[R]:
+        """Commit the writes of the function and the end of the claim together; see `Claim.transaction`."""
+        held, clock = run.claim, trio.lowlevel.current_clock()
+        end = DocumentEnd(
+            self._locked,
+            held.id,
+            update,
+            fence=lambda: held.cycle.fence,
+            renewing=partial(self._renewing, held.cycle),
+            is_sure=lambda: held.cycle.is_sure(held.key, clock.current_time()),
+        )
+        settlement = DocumentSettlement(held, Finished(update), is_early=True)
+        with held.cycle.leaving_one_out():
+            ended = await self._transactions.commit(run, function, end, partial(self._concluded, settlement))
+        if ended.outcome is CommitOutcome.COMMITTED:
+            self.reclaim_guard.finished([held])
+        return ended
+
+    def _renewing(self, cycle: Cycle, beat: datetime) -> datetime:
+        """In the thread of a transaction: its claim has no other renewal meanwhile, but its neighbours may."""
+        until = renewed_until(beat, self._config.heartbeat_interval)
+        call_on_run(cycle.renewing, until)
+        return until
+
+    async def _concluded(
+        self, settlement: DocumentSettlement, ended: Ended[Any]
+    ) -> tuple[DocumentSettlement, bool] | None:
+        if ended.outcome is CommitOutcome.REFUSED:
+            raise InvalidUpdateError(
+                f"the server refused the update of document {shown(settlement.held.id)}: nothing was committed"
+            )
+        is_written = ended.outcome is CommitOutcome.COMMITTED
+        settlement.settled = Settled(Fate.WRITTEN if is_written else Fate.GONE)
+        return settlement, is_written
 
     def encoded(self, update: Update | None, held: HeldDocument) -> EncodedUpdate | None:
         """Check the update that `finish` was given, and encode it."""

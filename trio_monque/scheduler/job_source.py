@@ -24,6 +24,7 @@ from ..errors import (
     MonqueError,
     is_outage,
 )
+from ..host.transactions import Transactions
 from ..jobs import rescue_policy, transitions
 from ..jobs.fences import ClaimId, claim_id
 from ..jobs.job import Job, log_extra
@@ -50,7 +51,7 @@ from .settlement import (
     refused_once_more,
     settled,
 )
-from .transactions import Transactions
+from .transactions import JobTransaction
 from .worker import MakeRunningJob, Worker
 
 R = TypeVar("R")
@@ -73,7 +74,7 @@ class JobSource:
     _announcer: Announcer
     _control: Control[Job, JobSettlement]
     _rescues: Rescues
-    _transactions: Transactions
+    _transactions: Transactions[Job, JobSettlement]
 
     def __init__(self, shared: SchedulerContext, running_job: MakeRunningJob) -> None:
         self._shared = shared
@@ -93,7 +94,7 @@ class JobSource:
         self._control = control
         self._announcer = Announcer(self._context.jobs.collection.full_name)
         self._rescues = Rescues(self._shared, self._announce, control)
-        self._transactions = Transactions(self._context, self._db_threads, control, self, self._beats)
+        self._transactions = Transactions(self._db_threads, self._context, control, self._beats)
         self.claims = JobClaims(self._shared, self._beats, self._announce, self._has_claimed)
         # If a new measurement of the server's clock differs from the last, all timers are wrong: look at once.
         self._context.when_clock_moves(partial(self._announce, None))
@@ -323,7 +324,8 @@ class JobSource:
 
     async def transaction(self, run: Run[Job], function: Callable[[ClientSession], R]) -> R:
         """Commit the writes of the function and the end of the job together; see `RunningJob.transaction`."""
-        value, settlement = await self._transactions.commit(run, function)
+        transaction = JobTransaction(run, self._context, self._db_threads, self)
+        value, settlement = await transaction.commit(self._transactions, function)
         if is_pending_again(settlement):
             self._announce([settled(settlement)])
         return value

@@ -200,11 +200,16 @@ def request_of(locked: LockedCollection, group: Sequence[Ending]) -> UpdateOne |
     first, *others = group
     guard = locked.fenced(first.fence)
     if not others:
-        return UpdateOne({**locked.one(first.id), **guard}, _update(locked, first), hint=BY_ID)
+        return UpdateOne(*filter_and_update(locked, first), hint=BY_ID)
     ids = [one.id for one in group]
     is_equal = all(one.update == first.update for one in others)
     update = _update(locked, first) if is_equal else _each_its_own(locked, ids, group)
     return UpdateMany({**locked.ids(ids), **guard}, update, hint=BY_ID)
+
+
+def filter_and_update(locked: LockedCollection, ending: Ending) -> tuple[dict[str, Any], dict[str, Any] | list[Any]]:
+    """Return the condition of one ending, and its update."""
+    return {**locked.one(ending.id), **locked.fenced(ending.fence)}, _update(locked, ending)
 
 
 def _update(locked: LockedCollection, ending: Ending) -> dict[str, Any] | list[Any]:

@@ -1,0 +1,73 @@
+"""The end of a claim on a document, as its transaction writes it; `store/transactions.py` says when.
+
+The document is the caller's: no receipt is left in it. If the answer to the commit is lost and the lock is gone, it was
+ours as long as no other program can have taken the lock. Afterwards nothing shows it any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from pymongo import WriteConcern
+
+from ...document_lock import Fence
+from ...safe_text import shown
+from ..commands import BY_ID, causal_session, command
+from ..transactions import Found
+from ..types import ClientSession, Collection
+from .locked_collection import LockedCollection
+from .settling_statements import EncodedUpdate, Ending, filter_and_update
+
+
+@dataclass(slots=True, eq=False)
+class DocumentEnd:
+    """A `ClaimEnd`: the lock is removed, with the update if there is one.
+
+    Attributes:
+        fence: Returns the fence as it is now.
+        renewing: Called before a renewal is sent, with its date; returns the date that the lock gets.
+        is_sure: Whether no other program can have taken the lock yet.
+    """
+
+    locked: LockedCollection
+    id: Any
+    update: EncodedUpdate | None
+    fence: Callable[[], Fence]
+    renewing: Callable[[datetime], datetime]
+    is_sure: Callable[[], bool]
+
+    @property
+    def item(self) -> str:
+        return f"document {shown(self.id)}"
+
+    @property
+    def collection(self) -> Collection:
+        return self.locked.locks
+
+    @property
+    def operation_timeout(self) -> float:
+        return self.locked.operation_timeout
+
+    def write(self, _value: Any, session: ClientSession) -> bool:
+        guard, update = filter_and_update(self.locked, Ending(self.id, self.fence(), self.update))
+        return bool(self.collection.update_one(guard, update, hint=BY_ID, session=session).matched_count)
+
+    def find_out(self, beat: datetime) -> Found:
+        until, was_sure = self.renewing(beat), self.is_sure()
+        if _renew(self.locked, self.id, self.fence(), until):
+            return Found.NOT_COMMITTED
+        # Sure before the command was sent: a lock that is gone was removed by this transaction.
+        return Found.COMMITTED if was_sure else Found.UNKNOWN
+
+
+@command("find out about a transaction")
+def _renew(locked: LockedCollection, document_id: object, fence: Fence, until: datetime) -> bool:
+    """Renew the lock; return whether it is held."""
+    renewal = {"$max": {locked.at("until"): until}}
+    writer = locked.locks.with_options(write_concern=WriteConcern("majority"))
+    with causal_session(locked.collection) as session:
+        condition = {**locked.one(document_id), **locked.fenced(fence)}
+        return bool(writer.update_one(condition, renewal, hint=BY_ID, session=session).matched_count)
