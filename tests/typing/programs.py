@@ -157,6 +157,8 @@ def bare(job: RunningJob[Email]) -> None:
 async def enqueues(monque: Monque) -> None:
     await monque.enqueue(send, Email("a"), delay=3, unique_key="k")
     await monque.enqueue(send, Newsletter("a"))
+    await monque.enqueue_with_outcome(send, Email("a"), unique_key="k", on_conflict="replace")
+    monque.sync.enqueue_with_outcome(text, "a", unique_key="k")
     await monque.enqueue(plain, Email("a"))
     await monque.enqueue(order, Order(id=UUID(int=1)))
     await monque.enqueue(orders, [Order(id=UUID(int=1))])
@@ -181,6 +183,10 @@ async def enqueues(monque: Monque) -> None:
 
 
 async def enqueues_wrongly(monque: Monque) -> None:
+    await monque.enqueue(
+        text, "a", unique_key="k", on_conflict="swap"
+    )  #! mypy: call-overload, pyright: reportArgumentType
+    await monque.enqueue_with_outcome(send)  #! mypy: call-overload, pyright: reportCallIssue
     await monque.enqueue(send, "a")  #! mypy: misc, pyright: reportArgumentType
     await monque.enqueue(send)  #! mypy: arg-type, pyright: reportArgumentType
     await monque.enqueue(send, {"to": "a"})  #! mypy: misc, pyright: reportArgumentType

@@ -113,6 +113,7 @@ from trio_monque.jobs import (
     BulkFailure,
     BulkResult,
     CursorPage,
+    Enqueued,
     Instance,
     JobEndedError,
     JobSort,

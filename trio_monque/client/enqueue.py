@@ -6,6 +6,8 @@ applied, or be applied later. What makes it safe to send again:
 - *The id is made here*, before the first insert. A look for the id shows whether the job is stored. If it is not, the
   same document is sent again; should the first insert arrive late, the server refuses the second copy of the id.
 - *A unique key*: the second insert finds the job that has the key, which may be our own, stored late.
+- *Replacing*: nothing shows whether a first sending replaced the data of another job, so it is sent again. If the job
+  has run in between, it runs once more.
 - *In the caller's transaction* nothing is looked up or sent again: an error there aborts the transaction, and only the
   caller can repeat it.
 """
@@ -19,11 +21,12 @@ from typing import Any, TypeVar, Unpack
 
 from ..checks import check_known
 from ..errors import MonqueConnectionError, MonqueError
+from ..jobs.enqueued import Enqueued, Outcome
 from ..jobs.job import Job, with_result_reader
 from ..jobs.meta import checked_meta
-from ..jobs.new_job import Draft, JobOptions, Named, NewJob, NewSchedule, check_new, name_of
+from ..jobs.new_job import Draft, JobOptions, Named, NewJob, NewSchedule, check_keeps, check_new, name_of
 from ..jobs.stored_value_limits import TypedWorker, check_payload, plain_data, result_reader_of
-from ..store import inserting
+from ..store import inserting, replacing
 from ..store.codec import document_of
 from ..store.inserting import Parcel
 from ..store.types import ClientSession, ObjectId
@@ -39,7 +42,10 @@ class Enqueue(Operation[Job]):
     Attributes:
         draft: The job, completely checked.
         can_share: The job may be sent in one statement with the jobs of other callers.
+        outcome: What became of it, once the operation is over.
     """
+
+    outcome: Outcome = "created"
 
     def __init__(
         self,
@@ -58,12 +64,37 @@ class Enqueue(Operation[Job]):
         self.caused.are_new = True
 
     def step(self) -> None:
-        self.stored(insert(self._context, self.draft, self._session))
+        enqueued = put(self._context, self.draft, self._session)
+        self.outcome = enqueued.outcome
+        # The second announcement of a new job is dropped. A replaced job may be due at another time than announced.
+        self.caused.are_new = self.outcome != "replaced"
+        self.stored(enqueued.job)
 
     def stored(self, job: Job) -> None:
         """Note the job that is stored now. Also called for a job that was sent with those of other callers."""
         self.caused.jobs = [job]
         self.finish(with_result_reader(job, self._read_result))
+
+
+class EnqueueWithOutcome(Operation[Enqueued[Any]]):
+    """One new job, and what became of it.
+
+    Attributes:
+        enqueue: The same without the outcome.
+    """
+
+    def __init__(self, enqueue: Enqueue) -> None:
+        super().__init__()
+        self.enqueue = enqueue
+        self.caused = enqueue.caused
+
+    def step(self) -> None:
+        self.enqueue.step()
+        self.stored(self.enqueue.result)
+
+    def stored(self, job: Job) -> None:
+        """Note the job that is stored now."""
+        self.finish(Enqueued(job, self.enqueue.outcome))
 
 
 def enqueue(
@@ -78,8 +109,18 @@ def enqueue(
     check_known(options, JobOptions.__annotations__, "enqueue")
     if session is not None:
         inserting.check_session(context.jobs, session)
-    draft = draft_of(context, NewJob(name=name_of(worker), data=data, **options), worker)
-    return Enqueue(context, draft, session, result_reader_of(worker))
+    new = NewJob(name=name_of(worker), data=data, **options)
+    if session is not None:
+        check_keeps(new, "cannot be combined with a session: call it before or after your transaction")
+    return Enqueue(context, draft_of(context, new, worker), session, result_reader_of(worker))
+
+
+def enqueue_with_outcome(
+    context: ClientContext, worker: str | TypedWorker[Any], data: Any = None, **options: Unpack[JobOptions]
+) -> EnqueueWithOutcome:
+    """Check a new job; see `Monque.enqueue_with_outcome`."""
+    check_known(options, JobOptions.__annotations__, "enqueue_with_outcome")
+    return EnqueueWithOutcome(enqueue(context, worker, data, **options))
 
 
 def document(
@@ -87,7 +128,9 @@ def document(
 ) -> Operation[dict[str, Any]]:
     """Check a new job, and make its document; see `Monque.document`."""
     check_known(options, JobOptions.__annotations__, "document")
-    draft = draft_of(context, NewJob(name=name_of(worker), data=data, **options), worker)
+    new = NewJob(name=name_of(worker), data=data, **options)
+    check_keeps(new, "is for a job that is sent: a document does not say what your insert does with another one")
+    draft = draft_of(context, new, worker)
 
     def make() -> dict[str, Any]:
         context.ensure_indexes()
@@ -114,6 +157,14 @@ def draft_of(context: ClientContext, new: NewJob | NewSchedule, worker: str | Na
 
 
 # --- Sending ---
+
+
+def put(context: ClientContext, draft: Draft, session: ClientSession | None = None) -> Enqueued[Any]:
+    """Insert one job, or do what its `on_conflict` says to the one that has its unique key."""
+    if isinstance(draft.new, NewJob) and draft.new.on_conflict == "replace":
+        return replace_unique(context, draft)
+    job = insert(context, draft, session)
+    return Enqueued(job, "created" if job.id == draft.id else "kept")
 
 
 def insert(context: ClientContext, draft: Draft, session: ClientSession | None = None) -> Job:
@@ -186,6 +237,25 @@ def insert_unique(context: ClientContext, new: Parcel, session: ClientSession | 
     try:
         # Returns our own job, if the first insert arrives only now.
         return context.with_indexes(insert)
+    except MonqueConnectionError as error:
+        error.unknown_outcome = True  # The server may still apply the first statement.
+        raise
+
+
+def replace_unique(context: ClientContext, draft: Draft) -> Enqueued[Any]:
+    """Insert a job with a unique key, or give its data and its due date to the pending job that has the key."""
+    context.ensure_indexes()
+    jobs = context.jobs
+    send = partial(replacing.replace_or_insert, jobs, draft.at(context.now()), draft.payload)
+    try:
+        return context.with_indexes(send)
+    except MonqueConnectionError as error:
+        # If the first sending has inserted our job, it is not sent again: that would undo what others replaced since.
+        there = looked_up(error, lambda: inserting.stored_job(jobs, draft.id))
+    if there is not None:
+        return Enqueued(there, "created")
+    try:
+        return context.with_indexes(send)
     except MonqueConnectionError as error:
         error.unknown_outcome = True  # The server may still apply the first statement.
         raise

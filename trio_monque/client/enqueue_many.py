@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from ..errors import InvalidOptionError, MonqueConnectionError, MonqueError, PartialEnqueueError
 from ..jobs.job import Job
-from ..jobs.new_job import Draft, NewJob
+from ..jobs.new_job import Draft, NewJob, check_keeps
 from ..store import inserting
 from ..store.inserting import Parcel
 from ..threads import starting_thread
@@ -86,6 +86,7 @@ def checked(context: ClientContext, new_jobs: Any) -> Sequence[Draft]:
                 raise InvalidOptionError(
                     "new_jobs", new, "must hold instances of NewJob, for example NewJob(name='greet', data=1)"
                 )
+            check_keeps(new, "cannot be sent with many jobs: call enqueue for each job with this option")
             drafts.append(draft_of(context, new))
         except MonqueError as error:
             error.add_note(f"It is number {place} (from 0) of {len(new_jobs)} jobs, and nothing was sent.")

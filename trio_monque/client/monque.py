@@ -13,6 +13,7 @@ import anyio.lowlevel
 
 from ..call_context import async_calls
 from ..errors import MonqueConnectionError
+from ..jobs.enqueued import Enqueued
 from ..jobs.job import Job
 from ..jobs.new_job import JobOptions
 from ..jobs.stored_value_limits import AsyncWorker, PlainWorker, TypedWorker
@@ -161,7 +162,11 @@ class Monque:
             run_at: When it is due, timezone-aware; by default now. A moment that has passed is due at once.
             delay: Seconds from now, instead of `run_at`.
             unique_key: At most one pending or processing job of this name has this key: if there is
-                one already, the call returns that one as it is.
+                one already, `on_conflict` says what the call does. It returns that job.
+            on_conflict: "keep", the default, changes nothing. "replace" gives a pending job that has the key the
+                `data` and the due date of this call, and all its attempts again; its other options stay. A running
+                job and a schedule are kept. If the answer of the database was lost, the call replaces once more: then
+                the job may run once more, too.
             max_attempts: After how many failures this job is `failed`, instead of its worker's.
             max_rescues: How many deaths in a row it may cause, instead of the scheduler's.
             timeout: Seconds that one run may take, instead of its worker's.
@@ -175,6 +180,36 @@ class Monque:
             MonqueConnectionError: The database did not store it; with `unknown_outcome`, it may have.
         """
         return await self._run(enqueue.enqueue(self._context, worker, data, session=session, **options))
+
+    @overload
+    async def enqueue_with_outcome(
+        self, worker: AsyncWorker[T, R], data: T, **options: Unpack[JobOptions]
+    ) -> Enqueued[R]: ...
+    @overload
+    async def enqueue_with_outcome(
+        self, worker: AsyncWorker[None, R], data: None = ..., **options: Unpack[JobOptions]
+    ) -> Enqueued[R]: ...
+    @overload
+    async def enqueue_with_outcome(
+        self, worker: PlainWorker[T, R], data: T, **options: Unpack[JobOptions]
+    ) -> Enqueued[R]: ...
+    @overload
+    async def enqueue_with_outcome(
+        self, worker: PlainWorker[None, R], data: None = ..., **options: Unpack[JobOptions]
+    ) -> Enqueued[R]: ...
+    @overload
+    async def enqueue_with_outcome(
+        self, worker: str, data: Any = ..., **options: Unpack[JobOptions]
+    ) -> Enqueued[Any]: ...
+    async def enqueue_with_outcome(
+        self, worker: str | TypedWorker[Any], data: Any = None, **options: Unpack[JobOptions]
+    ) -> Enqueued[Any]:
+        """Enqueue a job as `enqueue` does, and return what became of it beside the job.
+
+        The outcome is "created", "kept" or "replaced": see Enqueued. It takes no `session`. After a lost answer that
+        was found out about, the outcome is that of the sending that the database answered.
+        """
+        return await self._run(enqueue.enqueue_with_outcome(self._context, worker, data, **options))
 
     @overload
     async def schedule(

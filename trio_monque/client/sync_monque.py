@@ -10,6 +10,7 @@ from ..call_context import blocking_calls
 from ..checks import is_async
 from ..clock import virtual_time
 from ..errors import InvalidOptionError, MonqueConnectionError, MonqueError
+from ..jobs.enqueued import Enqueued
 from ..jobs.job import Job
 from ..jobs.new_job import JobOptions
 from ..jobs.stored_value_limits import AsyncWorker, PlainWorker, TypedWorker
@@ -106,6 +107,30 @@ class SyncMonque:
     ) -> Job:
         """See `Monque.enqueue`. This one can be called from a callback of `with_transaction`."""
         return self._run(enqueue.enqueue(self._context, worker, data, session=session, **options))
+
+    @overload
+    def enqueue_with_outcome(
+        self, worker: AsyncWorker[T, R], data: T, **options: Unpack[JobOptions]
+    ) -> Enqueued[R]: ...
+    @overload
+    def enqueue_with_outcome(
+        self, worker: AsyncWorker[None, R], data: None = ..., **options: Unpack[JobOptions]
+    ) -> Enqueued[R]: ...
+    @overload
+    def enqueue_with_outcome(
+        self, worker: PlainWorker[T, R], data: T, **options: Unpack[JobOptions]
+    ) -> Enqueued[R]: ...
+    @overload
+    def enqueue_with_outcome(
+        self, worker: PlainWorker[None, R], data: None = ..., **options: Unpack[JobOptions]
+    ) -> Enqueued[R]: ...
+    @overload
+    def enqueue_with_outcome(self, worker: str, data: Any = ..., **options: Unpack[JobOptions]) -> Enqueued[Any]: ...
+    def enqueue_with_outcome(
+        self, worker: str | TypedWorker[Any], data: Any = None, **options: Unpack[JobOptions]
+    ) -> Enqueued[Any]:
+        """See `Monque.enqueue_with_outcome`."""
+        return self._run(enqueue.enqueue_with_outcome(self._context, worker, data, **options))
 
     @overload
     def schedule(

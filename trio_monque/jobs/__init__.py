@@ -3,6 +3,7 @@
 from .bulk_changes import BulkFailure, BulkResult
 from .cron import SchedulePreview
 from .endings import JobCancelledError, JobDeletedError, JobEndedError, JobFailedError
+from .enqueued import Enqueued
 from .instance import Instance
 from .job import Job, JobStatus
 from .job_query import JobFilter, JobSort
@@ -17,6 +18,7 @@ __all__ = [
     "BulkResult",
     "CursorPage",
     "Discard",
+    "Enqueued",
     "Instance",
     "Job",
     "JobCancelledError",

@@ -26,6 +26,7 @@ from bson import Code, ObjectId
 from ..checks import check_count, check_seconds, check_whole, checked_moment
 from ..errors import InvalidCronError, InvalidJobIdentifierError, InvalidOptionError
 from .cron import check_timezone, next_occurrence, normalised
+from .enqueued import ON_CONFLICT, OnConflict
 from .job import Job
 from .meta import NO_META
 from .stored_value_limits import TypedWorker, takes_data
@@ -63,6 +64,7 @@ class JobOptions(TypedDict, total=False):
     run_at: datetime | None
     delay: float | None
     unique_key: str | None
+    on_conflict: OnConflict
     max_attempts: int | None
     max_rescues: int | None
     timeout: float | None
@@ -81,6 +83,7 @@ class NewJob:
         run_at: When it is due, timezone-aware; None for now. A moment in the past is due at once.
         delay: Seconds from now, instead of `run_at`.
         unique_key: At most one pending or processing job of this name has this key.
+        on_conflict: What happens if a job has the key already: "keep" it, or "replace" its data and its due date.
         max_attempts: After how many failures this job is `failed`, instead of its worker's.
         max_rescues: How many deaths in a row it may cause, instead of the scheduler's.
         timeout: Seconds that one run may take, instead of its worker's.
@@ -93,6 +96,7 @@ class NewJob:
     run_at: datetime | None = None
     delay: float | None = None
     unique_key: str | None = None
+    on_conflict: OnConflict = "keep"
     max_attempts: int | None = None
     max_rescues: int | None = None
     timeout: float | None = None
@@ -172,6 +176,7 @@ def check_new(new: NewJob | NewSchedule) -> None:
     if isinstance(new, NewSchedule):
         _check_schedule(new)
     else:
+        _check_conflict(new)
         _check_limits(new)
         _check_time(new)
 
@@ -193,6 +198,19 @@ def check_on_exhausted(value: object) -> None:
     """Raises InvalidOptionError unless the value is a choice for `on_exhausted`."""
     if value not in ON_EXHAUSTED:
         raise InvalidOptionError("on_exhausted", value, f"must be one of {', '.join(ON_EXHAUSTED)}")
+
+
+def _check_conflict(new: NewJob) -> None:
+    if new.on_conflict not in ON_CONFLICT:
+        raise InvalidOptionError("on_conflict", new.on_conflict, f"must be one of {', '.join(ON_CONFLICT)}")
+    if new.on_conflict != "keep" and new.unique_key is None:
+        raise InvalidOptionError("on_conflict", new.on_conflict, "needs a unique_key: without one there is no conflict")
+
+
+def check_keeps(new: NewJob, problem: str) -> None:
+    """Raises InvalidOptionError, with the problem, if the new job is to change the job that has its unique key."""
+    if new.on_conflict != "keep":
+        raise InvalidOptionError("on_conflict", new.on_conflict, problem)
 
 
 def _check_limits(new: NewJob) -> None:

@@ -84,6 +84,11 @@ def _packed(job: Job, others: bytes, payload: bytes) -> Parcel:
     return Parcel(job, RawBSONDocument(_LENGTH.pack(_LENGTH.size + len(elements)) + elements))
 
 
+def data_element(payload: bytes) -> bytes:
+    """Return the data as an element of a job's document, from its payload `{"": data}`: copied as bytes."""
+    return payload[4:5] + _DATA + payload[5:-1]
+
+
 @command(_PURPOSE)
 def insert_all(
     jobs: JobCollection, parcels: Sequence[Parcel], session: ClientSession | None = None
@@ -134,7 +139,8 @@ def stored_job(jobs: JobCollection, job_id: ObjectId) -> Job | None:
 # --- Unique keys ---
 
 
-def _in_use(name: str, unique_key: str | OneOf | None) -> dict[str, Any]:
+def in_use(name: str, unique_key: str | OneOf | None) -> dict[str, Any]:
+    """Return the filter for the pending or processing jobs that have the key."""
     live = OneOf((JobStatus.PENDING, JobStatus.PROCESSING))
     return filter_of({"name": name, "unique_key": unique_key, "status": live})
 
@@ -156,15 +162,15 @@ def insert_unless_key_is_in_use(jobs: JobCollection, new: Parcel, session: Clien
             # The reply is as raw as the documents.
             if dict((error.details or {}).get("keyPattern", ())) == {"_id": 1}:
                 # An earlier sending was applied late, and its job has ended already: the key is free again.
-                return _sent_before(jobs, new, error)
+                return sent_before(jobs, new.job, error)
             if not remaining:
                 raise
     raise AssertionError("unreachable: the last round returns or raises")
 
 
-def _sent_before(jobs: JobCollection, new: Parcel, error: driver.DuplicateKeyError) -> Job:
+def sent_before(jobs: JobCollection, new: Job, error: driver.DuplicateKeyError) -> Job:
     """Return the job as an earlier sending has stored it."""
-    document = by_majority(jobs.raw).find_one({"_id": new.job.id})
+    document = by_majority(jobs.raw).find_one({"_id": new.id})
     if document is None:
         raise MonqueConnectionError(f"could not {_PURPOSE}: {error}", transient=True, unknown_outcome=True) from error
     return jobs.codec.decode(document)
@@ -173,7 +179,7 @@ def _sent_before(jobs: JobCollection, new: Parcel, error: driver.DuplicateKeyErr
 def _upsert(jobs: JobCollection, new: Parcel, session: ClientSession | None, index: str | None = None) -> Job:
     # Raw: the job that has the key may be a document that cannot be decoded.
     found = jobs.raw.find_one_and_update(
-        _in_use(new.job.name, new.job.unique_key),
+        in_use(new.job.name, new.job.unique_key),
         {"$setOnInsert": new.document},
         upsert=True,
         return_document=ReturnDocument.AFTER,
@@ -195,7 +201,7 @@ def insert_where_keys_are_free(jobs: JobCollection, parcels: Sequence[Parcel]) -
     """
     index = indexes.hint(jobs, indexes.UNIQUE_KEY)
     upserts = [
-        UpdateOne(_in_use(one.job.name, one.job.unique_key), {"$setOnInsert": one.document}, upsert=True, hint=index)
+        UpdateOne(in_use(one.job.name, one.job.unique_key), {"$setOnInsert": one.document}, upsert=True, hint=index)
         for one in parcels
     ]
     try:
@@ -215,7 +221,7 @@ def holders(jobs: JobCollection, wanted: Iterable[Job]) -> Mapping[tuple[str, st
         keys.setdefault(job.name, []).append(job.unique_key)
     found: dict[tuple[str, str | None], Job] = {}
     for name, unique_keys in keys.items():
-        for job in _of_keys(jobs, _in_use(name, OneOf(tuple(unique_keys)))):
+        for job in _of_keys(jobs, in_use(name, OneOf(tuple(unique_keys)))):
             found[job.name, job.unique_key] = job
     return found
 

@@ -8,21 +8,22 @@ from typing import Any, Final, TypeVar
 import anyio.lowlevel
 
 from ..client.context import ClientContext
-from ..client.enqueue import Enqueue
+from ..client.enqueue import Enqueue, EnqueueWithOutcome
 from ..client.enqueue_many import EnqueueMany
 from ..client.event_delivery import EventDelivery
 from ..client.monque import Monque
 from ..client.operation import Operation
 from ..client.schedules import Declare
 from ..client.sync_monque import SyncMonque
-from ..jobs.job import Job
+from ..jobs.enqueued import Enqueued
+from ..jobs.job import Job, JobStatus
 from ..jobs.new_job import Draft, NewJob, NewSchedule
 from ..jobs.stored_value_limits import unpacked
 from .no_database import NoDatabaseError
 
 R = TypeVar("R")
 
-REMEMBERED: Final = frozenset({"enqueue", "enqueue_many", "schedule"})
+REMEMBERED: Final = frozenset({"enqueue", "enqueue_many", "enqueue_with_outcome", "schedule"})
 
 
 class _Memory:
@@ -38,26 +39,33 @@ class _Memory:
 
     def carry_out(self, operation: Operation[Any]) -> None:
         if isinstance(operation, EnqueueMany):
-            operation.finish([self._store(draft) for draft in operation.drafts])
+            operation.finish([self._store(draft).job for draft in operation.drafts])
+        elif isinstance(operation, EnqueueWithOutcome):
+            operation.finish(self._store(operation.enqueue.draft))
         elif isinstance(operation, Enqueue | Declare):
-            operation.finish(self._store(operation.draft))
+            operation.finish(self._store(operation.draft).job)
         else:
             raise NoDatabaseError("what this call asks for")
 
-    def _store(self, draft: Draft) -> Job:
+    def _store(self, draft: Draft) -> Enqueued[Any]:
         """Return the job that would be stored, or the one that has the unique key already."""
         # As it will be read: what the handler does to its own object afterwards changes nothing.
         new = replace(draft.new, data=unpacked(draft.payload, self._context.jobs.codec.callers))
         job = replace(draft, new=new).at(self._context.clock.now())
         if isinstance(new, NewSchedule):
             self.scheduled.append(new)
-            return job
+            return Enqueued(job, "created")
         holder = self._holders.get((new.name, new.unique_key)) if new.unique_key is not None else None
-        if holder is not None:
-            return holder
-        self._hold_key(job)
+        if holder is None:
+            self._hold_key(job)
+            self.enqueued.append(new)
+            return Enqueued(job, "created")
+        if new.on_conflict == "keep" or holder.status is not JobStatus.PENDING:
+            return Enqueued(holder, "kept")
+        replaced = replace(holder, data=job.data, next_run_at=job.next_run_at, rev=holder.rev + 1)
+        self._hold_key(replaced)
         self.enqueued.append(new)
-        return job
+        return Enqueued(replaced, "replaced")
 
     def _hold_key(self, job: Job) -> None:
         if job.unique_key is not None:
@@ -104,8 +112,8 @@ class Recorder:
 class RecordingScheduler:
     """What `run_job` gives a handler as `job.scheduler`.
 
-    `enqueue`, `enqueue_many` and `schedule`, here and in `sync`, check and return what those of a scheduler do, and
-    store nothing. `drain` is recorded. All other calls raise NoDatabaseError.
+    `enqueue`, `enqueue_with_outcome`, `enqueue_many` and `schedule`, here and in `sync`, check and return what those of
+    a scheduler do, and store nothing. `drain` is recorded. All other calls raise NoDatabaseError.
 
     Attributes:
         id: An instance id.

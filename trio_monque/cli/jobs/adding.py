@@ -18,6 +18,7 @@ from ...clock import wall_clock
 from ...errors import InvalidCronError
 from ...jobs import cron as cron_lines
 from ...jobs.cron import MOST_OCCURRENCES, SchedulePreview
+from ...jobs.enqueued import ON_CONFLICT
 from ...jobs.job import Job
 from ...jobs.new_job import ON_EXHAUSTED
 from ...store.job_json import iso, job_as_json, value_from_json
@@ -72,6 +73,12 @@ def _data_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @_data_options
 @click.option("--at", type=FROM_NOW, metavar="WHEN", help="When it is due: 2h from now, or a moment. (default: now)")
 @click.option("--unique-key", metavar="KEY", help="At most one pending or processing job of the name has this key.")
+@click.option(
+    "--on-conflict",
+    type=click.Choice(ON_CONFLICT),
+    default="keep",
+    help="If a pending job has the key: keep it, or replace its data and when it is due. (default: keep)",
+)
 @click.option("--max-attempts", type=int, metavar="N", help="After how many failures it is failed.")
 @click.option("--max-rescues", type=int, metavar="N", help="How many deaths in a row it may cause.")
 @click.option("--timeout", type=LENGTH, metavar="LENGTH", help="How long one run may take.")
@@ -95,13 +102,16 @@ def enqueue(
     given = _given(data, data_file)
     with invalid_options(run_at="at"):
         run_at = None if at is None else at(access.now())
-        operation = enqueuing.enqueue(access.producer, name, given, run_at=run_at, meta=_meta(meta), **options)
-        job = _carried_out(operation)
-    is_new = job.id == operation.draft.id
+        enqueued = _carried_out(
+            enqueuing.enqueue_with_outcome(access.producer, name, given, run_at=run_at, meta=_meta(meta), **options)
+        )
+    job = enqueued.job
     if access.as_json:
-        print_json({**job_as_json(job), "is_new": is_new})
-    elif is_new:
+        print_json({**job_as_json(job), "is_new": enqueued.outcome == "created", "outcome": enqueued.outcome})
+    elif enqueued.outcome == "created":
         click.echo(f"enqueued {job.name} {job.id}, {due(job.next_run_at, access.now())}")
+    elif enqueued.outcome == "replaced":
+        click.echo(f"replaced {job.name} {job.id}, {due(job.next_run_at, access.now())}")
     else:
         click.echo(f"{job.name} {job.id} has this key already ({job.status}): nothing was enqueued")
     warn_about(access, [job.name], pauses=True)

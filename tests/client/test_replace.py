@@ -1,0 +1,218 @@
+"""enqueue with on_conflict="replace": what it writes, what it keeps, races and lost answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from threading import Barrier
+from typing import Any
+
+import pytest
+from pymongo import MongoClient
+
+from tests.support.lossy_proxy import Loss, LossyProxy, lossy_proxy
+from tests.support.store import PAST, claim_due, handle
+from trio_monque import Monque, NewJob, RunningJob, Workers
+from trio_monque.errors import InvalidOptionError, MonqueConnectionError
+from trio_monque.jobs import Enqueued
+from trio_monque.store.types import Collection, Database
+from trio_monque.testing import SchedulerOpener, advance, drain
+
+LATER = datetime(2035, 2, 3, tzinfo=UTC)
+REPLACE: dict[str, Any] = {"unique_key": "k", "on_conflict": "replace"}
+
+
+def replace(monque: Monque, data: Any = None, **options: Any) -> Enqueued[Any]:
+    return monque.sync.enqueue_with_outcome("greet", data, **REPLACE, **options)
+
+
+async def test_pending_job_gets_the_data_and_the_due_date_of_the_last_call(db: Database, jobs: Collection) -> None:
+    monque = Monque(db)
+    first = await monque.enqueue_with_outcome("greet", 1, **REPLACE, max_attempts=3)
+    second = await monque.enqueue_with_outcome("greet", {"n": 2}, **REPLACE, run_at=LATER, max_attempts=7)
+    assert (first.outcome, second.outcome) == ("created", "replaced")
+    assert second.job.id == first.job.id
+    assert (second.job.data, second.job.next_run_at, second.job.max_attempts) == ({"n": 2}, LATER, 3)
+    assert await monque.get_job(first.job.id) == second.job
+    assert second.job.rev > first.job.rev
+    assert jobs.count_documents({}) == 1
+
+
+def test_outcome_of_a_call_that_keeps(db: Database) -> None:
+    monque = Monque(db)
+    outcomes = [monque.sync.enqueue_with_outcome("greet", n, unique_key="k").outcome for n in (1, 2)]
+    assert outcomes == ["created", "kept"]
+    assert monque.sync.enqueue_with_outcome("greet").outcome == "created"
+    assert replace(monque, 3).job.data == 3
+    assert monque.sync.enqueue("greet", 4, **REPLACE).data == 4
+
+
+def test_replaced_job_has_all_its_attempts_again_and_nothing_of_the_old_data(db: Database, jobs: Collection) -> None:
+    monque = Monque(db)
+    job = monque.sync.enqueue("greet", 1, unique_key="k")
+    jobs.update_one({}, {"$set": {"failCount": 4, "failReason": "no", "rescues": 2, "saved": {"at": 9}, "rev": 5}})
+    replaced = replace(monque, 2).job
+    left = (replaced.fail_count, replaced.fail_reason, replaced.rescues, replaced.saved, replaced.rev)
+    assert left == (0, None, 0, None, 6)
+    assert replaced.created_at == job.created_at
+
+
+def test_document_of_a_created_job_has_the_fields_of_any_other(db: Database, jobs: Collection) -> None:
+    monque = Monque(db)
+    monque.sync.enqueue("greet", {"a": 1}, unique_key="plain", timeout=9, meta={"a": "b"})
+    monque.sync.enqueue("greet", {"a": 1}, unique_key="k", on_conflict="replace", timeout=9, meta={"a": "b"})
+    plain, ours = jobs.find().sort("_id", 1)
+    own = ("_id", "uniqueKey", "createdAt", "updatedAt", "nextRunAt")
+    assert {**plain, **{name: ours[name] for name in own}, "rev": 1} == ours
+
+
+def test_running_job_and_schedule_are_kept(db: Database, jobs: Collection) -> None:
+    monque = Monque(db)
+    replace(monque, 1, run_at=PAST)
+    (running,) = claim_due(handle(db), {"greet": 1})
+    kept = replace(monque, 2)
+    assert (kept.outcome, kept.job.id, kept.job.data) == ("kept", running.id, 1)
+    schedule = monque.sync.schedule("@daily", "sync", 1, unique_key="k")
+    kept = monque.sync.enqueue_with_outcome("sync", 2, **REPLACE)
+    assert (kept.outcome, kept.job) == ("kept", schedule)
+    assert jobs.count_documents({"name": "sync"}) == 1
+
+
+def test_ended_job_does_not_hold_the_key(db: Database, jobs: Collection) -> None:
+    monque = Monque(db)
+    first = replace(monque, 1).job
+    jobs.update_one({}, {"$set": {"status": "completed"}})
+    second = replace(monque, 2)
+    assert (second.outcome, second.job.id != first.id) == ("created", True)
+
+
+@pytest.mark.parametrize("options", [{"on_conflict": "replace"}, {"unique_key": "k", "on_conflict": "swap"}])
+async def test_invalid_option_is_refused_before_any_call(db: Database, options: dict[str, Any]) -> None:
+    monque = Monque(db)
+    with pytest.raises(InvalidOptionError, match="on_conflict"):
+        await monque.enqueue("greet", **options)
+    with pytest.raises(InvalidOptionError, match="on_conflict"):
+        await monque.enqueue_many([NewJob("greet", unique_key="k", on_conflict="replace")])
+    with pytest.raises(InvalidOptionError, match="on_conflict"):
+        await monque.document("greet", **REPLACE)
+    with db.client.start_session() as session, pytest.raises(InvalidOptionError, match="on_conflict"):
+        await monque.enqueue("greet", session=session, **REPLACE)
+    assert db.list_collection_names() == []
+
+
+async def test_scheduler_runs_the_replaced_job_once_with_the_last_data_at_the_new_time(
+    open_test_scheduler: SchedulerOpener, autojump_clock: object
+) -> None:
+    workers = Workers()
+    ran: list[object] = []
+
+    @workers.register("greet")
+    async def greet(job: RunningJob[Any]) -> None:
+        ran.append(job.data)
+
+    async with open_test_scheduler(workers) as scheduler:
+        await scheduler.enqueue("greet", 1, **REPLACE, delay=60)
+        await scheduler.enqueue("greet", 2, **REPLACE, delay=3600)
+        await advance(120)
+        assert ran == []
+        await scheduler.enqueue("greet", 3, **REPLACE)
+        await drain(scheduler)
+        assert ran == [3]
+
+
+def test_racing_calls_leave_one_job_with_the_data_of_one_of_them(db: Database, jobs: Collection) -> None:
+    monque = Monque(db)
+    replace(monque, -1)
+    jobs.delete_many({})
+    calls, threads = 1000, 8
+    barrier = Barrier(threads)
+
+    def call(first: int) -> list[Enqueued[Any]]:
+        barrier.wait()
+        return [replace(monque, {"n": number, "again": number}) for number in range(first, calls, threads)]
+
+    with ThreadPoolExecutor(threads) as pool:
+        enqueued = [one for part in pool.map(call, range(threads)) for one in part]
+    assert sorted(one.outcome for one in enqueued) == ["created", *["replaced"] * (calls - 1)]
+    (document,) = jobs.find()
+    assert document["rev"] == calls
+    (last,) = [one.job for one in enqueued if one.job.rev == calls]
+    assert document["data"] == last.data
+    assert document["data"]["n"] == document["data"]["again"]
+
+
+# --- Lost answers ---
+
+
+@pytest.fixture
+def proxy(client: MongoClient[Any]) -> Iterator[LossyProxy]:
+    address = client.address or pytest.fail("no primary")
+    with lossy_proxy(address) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def far(proxy: LossyProxy, db: Database) -> Iterator[Monque]:
+    """A client whose answers the proxy loses."""
+    with MongoClient[Any](proxy.uri) as client:
+        monque = Monque(client[db.name])
+        monque.sync.enqueue("first")
+        db["monque_jobs"].delete_many({})
+        yield monque
+
+
+@pytest.mark.parametrize("loss", Loss)
+def test_lost_insert_is_there_once(far: Monque, proxy: LossyProxy, jobs: Collection, loss: Loss) -> None:
+    proxy.lose("findAndModify", loss)
+    enqueued = replace(far, 1)
+    assert len(proxy.lost) == 1
+    assert enqueued.outcome == "created"
+    assert [document["_id"] for document in jobs.find()] == [enqueued.job.id]
+
+
+def test_lost_insert_does_not_undo_what_another_caller_replaced_since(
+    far: Monque, proxy: LossyProxy, db: Database, jobs: Collection
+) -> None:
+    near = Monque(db)
+    proxy.lose("findAndModify", after=lambda: replace(near, "theirs"))
+    enqueued = replace(far, "ours")
+    assert (enqueued.outcome, enqueued.job.data) == ("created", "theirs")
+    assert [document["data"] for document in jobs.find()] == ["theirs"]
+
+
+@pytest.mark.parametrize("status", ["processing", "completed"])
+def test_lost_insert_whose_job_runs_or_has_run_is_not_sent_again(
+    far: Monque, proxy: LossyProxy, jobs: Collection, status: str
+) -> None:
+    proxy.lose("findAndModify", after=lambda: jobs.update_one({}, {"$set": {"status": status}}))
+    assert replace(far, 1).outcome == "created"
+    assert jobs.count_documents({}) == 1
+
+
+@pytest.mark.parametrize("loss", Loss)
+def test_lost_replacement_is_written_again(
+    far: Monque, proxy: LossyProxy, db: Database, jobs: Collection, loss: Loss
+) -> None:
+    first = replace(Monque(db), 1).job
+    proxy.lose("findAndModify", loss)
+    enqueued = replace(far, 2)
+    assert (enqueued.outcome, enqueued.job.id, enqueued.job.data) == ("replaced", first.id, 2)
+
+
+def test_lost_replacement_whose_job_has_run_makes_another_job(
+    far: Monque, proxy: LossyProxy, db: Database, jobs: Collection
+) -> None:
+    """As it is published: nothing shows that the job that has run had these data."""
+    replace(Monque(db), 1)
+    proxy.lose("findAndModify", after=lambda: jobs.update_one({}, {"$set": {"status": "completed"}}))
+    assert replace(far, 2).outcome == "created"
+    assert [document["data"] for document in jobs.find().sort("_id", 1)] == [2, 2]
+
+
+def test_two_lost_answers_raise_an_error_with_unknown_outcome(far: Monque, proxy: LossyProxy, db: Database) -> None:
+    replace(Monque(db), 1)
+    proxy.lose("findAndModify", times=2)
+    with pytest.raises(MonqueConnectionError) as caught:
+        replace(far, 2)
+    assert caught.value.unknown_outcome

@@ -1,0 +1,32 @@
+"""What `enqueue` does if its unique key is in use, and what it reports about it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Generic, Literal, TypeVar, get_args
+
+from .job import Job
+
+R = TypeVar("R")
+
+OnConflict = Literal["keep", "replace"]
+"""What happens if a pending or processing job has the unique key; see `Monque.enqueue`."""
+
+ON_CONFLICT: Final[tuple[str, ...]] = get_args(OnConflict)
+
+Outcome = Literal["created", "kept", "replaced"]
+"""What became of a job that was enqueued; see Enqueued."""
+
+
+@dataclass(frozen=True)
+class Enqueued(Generic[R]):
+    """What `enqueue_with_outcome` returns.
+
+    Attributes:
+        job: The job that has the unique key now.
+        outcome: "created": the call stored a new job. "kept": another job has the key, and the call changed nothing.
+            "replaced": a pending job has the key, and it has the data and the due date of this call now.
+    """
+
+    job: Job[R]
+    outcome: Outcome
