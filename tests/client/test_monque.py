@@ -103,7 +103,7 @@ def test_help_of_both_doors_has_what_the_core_says() -> None:
     for name, operation in operations().items():
         awaited, blocking = inspect.getdoc(public(Monque)[name]), inspect.getdoc(public(SyncMonque)[name])
         assert awaited
-        if name in ("enqueue", "schedule", "document"):
+        if name in ("enqueue", "enqueue_with_outcome", "schedule", "document"):
             assert f"See `Monque.{name}`" in str(blocking)
         else:
             assert awaited == blocking == inspect.getdoc(operation)

@@ -56,15 +56,15 @@ class DocumentEnd:
         return bool(self.collection.update_one(guard, update, hint=BY_ID, session=session).matched_count)
 
     def find_out(self, beat: datetime) -> Found:
-        until, was_sure = self.renewing(beat), self.is_sure()
-        if _renew(self.locked, self.id, self.fence(), until):
+        until = self.renewing(beat)
+        if _renew(self.locked, self.id, until, self.fence()):
             return Found.NOT_COMMITTED
-        # Sure before the command was sent: a lock that is gone was removed by this transaction.
-        return Found.COMMITTED if was_sure else Found.UNKNOWN
+        # Asked after the answer: another program may have taken the lock while the renewal was on its way.
+        return Found.COMMITTED if self.is_sure() else Found.UNKNOWN
 
 
 @command("find out about a transaction")
-def _renew(locked: LockedCollection, document_id: object, fence: Fence, until: datetime) -> bool:
+def _renew(locked: LockedCollection, document_id: object, until: datetime, fence: Fence) -> bool:
     """Renew the lock; return whether it is held."""
     renewal = {"$max": {locked.at("until"): until}}
     writer = locked.locks.with_options(write_concern=WriteConcern("majority"))

@@ -1,0 +1,69 @@
+"""What became of the transaction of a document whose commit was not acknowledged: as the lock shows it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+
+import pytest
+
+from tests.support.locked import NOW, SECOND, claim, handle, lock_of, stamp
+from trio_monque.document_lock import Fence, LockStamp
+from trio_monque.store.documents.locked_collection import LockedCollection
+from trio_monque.store.documents.transactions import DocumentEnd
+from trio_monque.store.transactions import Found
+from trio_monque.store.types import Collection, Database
+
+LATER = NOW + 90 * SECOND
+
+
+class Doubt:
+    """A document whose transaction is in doubt. `meanwhile` is called while the renewal is on its way."""
+
+    def __init__(self, documents: Collection, meanwhile: Callable[[], object] = lambda: None) -> None:
+        documents.insert_one({"_id": 1})
+        self.locked: LockedCollection = handle(documents)
+        self.mark: LockStamp = stamp()
+        assert claim(self.locked, 1, self.mark)
+        self.is_sure = True
+        self._meanwhile = meanwhile
+        self._untils = [self.mark.until]
+
+    def find_out(self) -> Found:
+        return DocumentEnd(self.locked, 1, None, self._fence, self._renewing, lambda: self.is_sure).find_out(LATER)
+
+    def _renewing(self, beat: datetime) -> datetime:
+        self._untils.append(beat)
+        return beat
+
+    def _fence(self) -> Fence:
+        self._meanwhile()
+        return Fence(self.mark.by, self.mark.token, tuple(self._untils))
+
+
+@pytest.fixture
+def documents(db: Database) -> Collection:
+    return db["letters"]
+
+
+def test_lock_that_is_held_was_not_ended_and_is_renewed(documents: Collection) -> None:
+    assert Doubt(documents).find_out() is Found.NOT_COMMITTED
+    assert lock_of(documents, 1)["until"] == LATER
+
+
+def test_lock_that_is_gone_was_ended_while_no_other_program_can_have_taken_it(documents: Collection) -> None:
+    doubt = Doubt(documents)
+    documents.update_one({"_id": 1}, {"$unset": {"lock": ""}})
+    assert doubt.find_out() is Found.COMMITTED
+    doubt.is_sure = False
+    assert doubt.find_out() is Found.UNKNOWN
+
+
+def test_lock_that_another_program_takes_while_the_renewal_is_on_its_way_shows_nothing(documents: Collection) -> None:
+    def take() -> None:
+        documents.update_one({"_id": 1}, {"$set": {"lock": {"by": "another", "until": LATER + 60 * SECOND}}})
+        doubt.is_sure = False
+
+    doubt = Doubt(documents, take)
+    assert doubt.find_out() is Found.UNKNOWN
+    assert lock_of(documents, 1)["by"] == "another"
