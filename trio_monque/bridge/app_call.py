@@ -86,7 +86,6 @@ class AppCall(Generic[T]):
         "_end",
         "_function",
         "_grace_owner",
-        "_is_cancelled",
         "_raise_cancel",
         "_scope",
         "_ticket",
@@ -112,7 +111,6 @@ class AppCall(Generic[T]):
         self._ticket = [None]
         self._raise_cancel: Callable[[], Any] | None = None
         self._scope: anyio.CancelScope | None = None
-        self._is_cancelled = False
         self._end: outcome.Value[T] | outcome.Error | _Without | None = None
         self.task: asyncio.Task[None] | None = None
         self.was_withdrawn = False
@@ -133,6 +131,7 @@ class AppCall(Generic[T]):
             return trio.lowlevel.Abort.SUCCEEDED
         self._raise_cancel = raise_cancel
         self._app_loop.post(self._cancel)
+        # The post has found that the loop is closed: nothing there answers any more.
         if self._app_loop.is_gone:
             self._waiter = None
             return trio.lowlevel.Abort.SUCCEEDED
@@ -141,6 +140,7 @@ class AppCall(Generic[T]):
     def lost(self) -> None:
         self._take_ticket()  # If another thread runs the loop once more, the function is not called.
         self._app_loop.post(self._cancel)
+        # The other thread may answer at this moment, and either end may stay: the answer might as well have come later.
         if self._end is None:
             self._end = _Without.CANCELLED if self._raise_cancel is not None else _Without.APPLICATION
         self._resume()
@@ -196,8 +196,6 @@ class AppCall(Generic[T]):
         try:
             with scope:
                 self._scope = scope
-                if self._is_cancelled:
-                    scope.cancel()
                 value = await self._function()
             ended = _Without.CANCELLED if scope.cancelled_caught else outcome.Value(value)
             self._answer(ended)
@@ -256,7 +254,8 @@ class AppCall(Generic[T]):
             self._app_loop.answer_to_runtime(self._resume)
 
     def _cancel(self) -> None:
-        self._is_cancelled = True
+        # None only if `lost` took the ticket: then the function is never called. A caller that is cancelled posts this
+        # after `_run` took it, and both run on this thread, so the scope is there.
         if self._scope is not None:
             self._scope.cancel()
 

@@ -163,6 +163,7 @@ class AppLoop:
                 self._post_call(call.begin)
             await trio.lowlevel.wait_task_rescheduled(call.abort)
         except trio.Cancelled:
+            # Not for a call that was lost: its run is cut with all others, and is given back or counts as lost anyway.
             if call.was_withdrawn and never_began is not None:
                 never_began()
             raise

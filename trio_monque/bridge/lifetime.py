@@ -126,6 +126,7 @@ class _Lifetime(Generic[T]):
         except GeneratorExit:
             runtime.cut()
             raise
+        # A crash is raised in place of a cancellation, which may be ours: the cause must not be lost.
         self._raise_crash(error)
         if cancelled is not None:
             raise cancelled

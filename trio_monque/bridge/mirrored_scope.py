@@ -64,7 +64,7 @@ class _Mirrored:
 
     def leave(self) -> None:
         self._has_left = True
-        with suppress(RuntimeError):
+        with suppress(RuntimeError):  # The run has ended, and the task that waits for this with it.
             self._runtime.post(self._is_over.set)
 
     def _cancel(self) -> None:
@@ -76,7 +76,7 @@ class _Mirrored:
     def begin(self) -> None:
         try:
             self._runtime.start_service(self._run)
-        except RuntimeError:
+        except RuntimeError:  # It is ending and starts nothing more: as if it had left the scope at once.
             self._cancel_soon()
 
     async def _run(self) -> None:

@@ -292,7 +292,8 @@ def _changes(event: Mapping[str, Any], ours: Mapping[str, str]) -> Sequence[Chan
             return [Change(Kind.PAUSE, name=document_id.removeprefix(PAUSE))]
         is_mark, is_deleted = document_id.startswith(_LEAVING), event["operationType"] == "delete"
         written = event.get("updateDescription", {}).get("updatedFields", {})
-        # The mark is written and deleted at once: the write counts. Of the entry, the deletion and the field count.
+        # An instance leaves, and what it gave back can be claimed. Its mark is written and deleted at once: the write
+        # counts. Of its entry, the deletion and the field count.
         is_leaving = not is_deleted if is_mark else is_deleted or LEAVING in written
         return [Change(Kind.LEAVING)] if is_leaving else []
     if event["operationType"] == "update":

@@ -209,7 +209,7 @@ def take_one(
             raise
         return TakenJobs([], more=True)  # The next look reads the copy that is needed to set it aside.
     if found is None:
-        return TakenJobs([])
+        return TakenJobs([])  # Another instance took it. Nothing more: no other job was expected.
     # The answer is the document after this very write, which is acknowledged: nothing needs to be read back.
     try:
         taken = _without_doubled(jobs, [jobs.codec.decode(found)], stamp)

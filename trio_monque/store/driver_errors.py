@@ -269,6 +269,7 @@ def refused_because_of_documents(error: driver.BulkWriteError, purpose: str) -> 
     refused: Sequence[Mapping[str, Any]] = error.details["writeErrors"]
     codes = [one.get("code") for one in refused]
     may_be_rolled_back = bool(error.details.get("writeConcernErrors"))
+    # All of them: if one failed because of an outage, all are sent again, and those that are refused are refused again.
     if not may_be_rolled_back and all(map(is_about_document, codes)):
         return refused
     transient = may_be_rolled_back or any(code in PASSING_CODES for code in codes)

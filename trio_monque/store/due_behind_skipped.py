@@ -10,6 +10,8 @@ Each call reads two parts of the index, a bounded number of pages of each:
 - The known part lies before that place. A job may have come there since: it was released, or repaired, or became due
   at an earlier moment. So the calls read that part again and again, and each goes on where the one before stopped
   (`PagingPlace.reread_to`).
+
+The places need no lock: an instance has one look of a name at a time, in whichever thread.
 """
 
 from __future__ import annotations

@@ -135,6 +135,7 @@ def hinted(index: IndexModel | str, read: Callable[[str | None], T]) -> T:
     try:
         return read(index if isinstance(index, str) else name_of(index))
     except driver.OperationFailure as error:
+        # The server has the same code for other mistakes: only its message names the hint.
         if error.code != _BAD_VALUE or "hint" not in str(error):
             raise
         return read(None)
@@ -147,6 +148,7 @@ def relied_on() -> Iterator[None]:
         yield
     except driver.OperationFailure as error:
         codes = {error.code}
+        # The code of a group says only that a statement has failed.
         if isinstance(error, driver.BulkWriteError):
             codes = {entry["code"] for entry in error.details["writeErrors"]}
         if codes & NO_SUCH_INDEX:

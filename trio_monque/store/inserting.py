@@ -255,6 +255,8 @@ def insert_within(jobs: JobCollection, new: Parcel, session: ClientSession) -> J
     try:
         with pymongo.timeout(jobs.operation_timeout):
             if new.job.unique_key is not None:
+                # Without the hint: where the index is missing, that error would end the caller's transaction, and no
+                # index can be made inside one.
                 return _upsert(jobs, new, session)
             jobs.collection.insert_one(cast("Any", new.document), session=session)
             return new.job

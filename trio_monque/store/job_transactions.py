@@ -72,8 +72,7 @@ class JobEnd(Generic[R]):
 
 @command("read what became of a claim", writes=False)
 def _read_fate(jobs: JobCollection, job: Job, statement: Statement) -> Fate:
-    with causal_session(jobs.collection) as session:
-        document = by_majority(jobs.collection, LENIENT).find_one({"_id": job.id}, hint=BY_ID, session=session)
+    document = by_majority(jobs.collection, LENIENT).find_one({"_id": job.id}, hint=BY_ID)
     return Fate.LOST if document is None else fate_of(statement, document)
 
 

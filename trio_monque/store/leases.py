@@ -62,7 +62,7 @@ def renew(jobs: JobCollection, held: Sequence[Job], beat: datetime) -> Renewed:
 
     `beat` must be later than that of the call before, also if the server's clock has stepped back.
     """
-    # `$max`, with a beat that only grows: see the top of this file.
+    # `$max`, with a beat that only grows: see the top of this file. `updatedAt` is for readers only.
     renewal = {"$max": signs_of_life(beat), "$set": {FIELD["updated_at"]: beat}}
     found = Renewed()
     with causal_session(jobs.collection) as session:

@@ -101,7 +101,7 @@ def _fail(jobs: JobCollection, refused: Sequence[RefusedClaim], now: datetime) -
     if len(left) == len(plain):
         return {}
     # Some writes may not have matched: another instance has claimed the job, or set it aside. The date of this write
-    # shows which jobs it has failed.
+    # shows which jobs it has failed. If two instances write in the same millisecond, both report the job.
     failed = {**of_ids(plain), FIELD["status"]: JobStatus.FAILED.value, FIELD["updated_at"]: now}
     found = {document["_id"] for document in jobs.collection.find(failed, {"_id": True}, hint=BY_ID)}
     return {one.job.id: applied(one.job, written[one.job.id]) for one in refused if one.job.id in found}

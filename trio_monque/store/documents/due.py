@@ -152,7 +152,8 @@ def _is_anything_left(locked: LockedCollection, now: datetime, session: ClientSe
 
 
 def _is_any_named(locked: LockedCollection, condition: Mapping[str, Any], session: ClientSession | None) -> bool:
-    # `find_one` ends the read at the first document, and nearly always a query can name that.
+    # A document whose id no query can name is never claimed, so it does not count. `find_one` ends the read at the
+    # first document, and nearly always a query can name that.
     first = locked.raw.find_one(condition, _ID_ONLY, session=session)
     if first is None or locked.is_nameable(first):
         return first is not None

@@ -243,7 +243,10 @@ class LockedCollection:
         }
 
     def unreadable(self, now: datetime) -> dict[str, Any]:
-        """Return the condition that a lock is unreadable, and that its `until` is not a date in the future."""
+        """Return the condition that a lock is unreadable, and that its `until` is not a date in the future.
+
+        With a date in the future, it may be the lock of a program that this version does not know: it is left alone.
+        """
         lock, by, until = self.lock_field, self.at("by"), self.at("until")
         readable: list[dict[str, Any]] = [
             {until: {"$gte": EARLIEST}, by: {"$type": "string"}},
@@ -285,7 +288,11 @@ class LockedCollection:
         return {self.at("by"): stamp.by, self.at("token"): stamp.token, **self._bears_until}
 
     def fenced(self, fence: Fence) -> dict[str, Any]:
-        """Return the fence as a condition: the claim still holds the document, with an `until` that it has sent."""
+        """Return the fence as a condition: the claim still holds the document, with an `until` that it has sent.
+
+        With each `until` that it has sent, because a renewal without an answer may be applied or not. Without them, a
+        lock would match that another program with our name took after the lease, and that still has our token.
+        """
         return {
             self.at("by"): fence.by,
             self.at("token"): fence.token,

@@ -169,7 +169,8 @@ def _concluded(part: _Part, seen: Mapping[int, Settled | None]) -> Mapping[int, 
     if unlocked == part.matched and GONE not in seen.values():
         without_lock = WRITTEN
     # More are unlocked than we wrote: B has removed at least one lock, and nothing shows which. All count as lost: a
-    # result that was not written must not be reported as written. The reverse does less harm.
+    # result that was not written must not be reported as written. The reverse does less harm. Or an earlier sending of
+    # ours has removed them, whose answer was lost: the caller remembers that one (`may_be_written`).
     elif unlocked > part.matched and not part.was_stopped:
         without_lock = GONE
     # A statement that was stopped may have written documents that the server did not count. The rest may be B's.

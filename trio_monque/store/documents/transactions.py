@@ -15,7 +15,7 @@ from pymongo import WriteConcern
 
 from ...document_lock import Fence
 from ...safe_text import shown
-from ..commands import BY_ID, causal_session, command
+from ..commands import BY_ID, command
 from ..transactions import Found
 from ..types import ClientSession, Collection
 from .locked_collection import LockedCollection
@@ -68,6 +68,5 @@ def _renew(locked: LockedCollection, document_id: object, until: datetime, fence
     """Renew the lock; return whether it is held."""
     renewal = {"$max": {locked.at("until"): until}}
     writer = locked.locks.with_options(write_concern=WriteConcern("majority"))
-    with causal_session(locked.collection) as session:
-        condition = {**locked.one(document_id), **locked.fenced(fence)}
-        return bool(writer.update_one(condition, renewal, hint=BY_ID, session=session).matched_count)
+    condition = {**locked.one(document_id), **locked.fenced(fence)}
+    return bool(writer.update_one(condition, renewal, hint=BY_ID).matched_count)
