@@ -109,6 +109,8 @@ async def test_call_that_needs_a_database_raises_no_database_error() -> None:
             await job.scheduler.enqueue("a", session=object())  # type: ignore[call-overload]
         with pytest.raises(NoDatabaseError, match=r"sync\.get_queue_stats"):
             job.scheduler.sync.get_queue_stats()
+        with pytest.raises(NoDatabaseError, match=r"job\.transaction"):
+            await job.transaction(lambda _: None)
         await job.scheduler.get_job("1")
 
     with pytest.raises(NoDatabaseError, match=r"job\.scheduler\.get_job is not there.*open_test_scheduler") as caught:

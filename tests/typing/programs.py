@@ -13,9 +13,10 @@ from typing import Any, TypedDict
 from uuid import UUID
 
 import pydantic
+from pymongo.client_session import ClientSession
 from pymongo.database import Database
 
-from trio_monque import Job, Monque, NewJob, RunningJob, Worker, Workers, open_scheduler, run_scheduler
+from trio_monque import Claim, Job, Monque, NewJob, RunningJob, Worker, Workers, open_scheduler, run_scheduler
 from trio_monque.testing import SchedulerOpener, run_job
 
 
@@ -183,10 +184,8 @@ async def enqueues(monque: Monque) -> None:
 
 
 async def enqueues_wrongly(monque: Monque) -> None:
-    await monque.enqueue(
-        text, "a", unique_key="k", on_conflict="swap"
-    )  #! mypy: call-overload, pyright: reportArgumentType
-    await monque.enqueue_with_outcome(send)  #! mypy: call-overload, pyright: reportCallIssue
+    await monque.enqueue(text, "a", on_conflict="swap")  #! mypy: call-overload, pyright: reportArgumentType
+    await monque.enqueue_with_outcome(send)  #! mypy: arg-type, pyright: reportCallIssue
     await monque.enqueue(send, "a")  #! mypy: misc, pyright: reportArgumentType
     await monque.enqueue(send)  #! mypy: arg-type, pyright: reportArgumentType
     await monque.enqueue(send, {"to": "a"})  #! mypy: misc, pyright: reportArgumentType
@@ -243,6 +242,27 @@ async def waits(monque: Monque) -> list[Any]:
     ended = monque.sync.wait_job(await monque.enqueue(send, Email("a")))
     unlike: str = ended.result  #! mypy: assignment, pyright: reportAssignmentType
     return [found, ids, length, address, stored, whatever, by_name, mixed, other, wrong, unlike]
+
+
+# --- Transactions ---
+
+
+def move(session: ClientSession) -> int:
+    return 1 if session.in_transaction else 0
+
+
+async def move_async(session: ClientSession) -> int:
+    return 1
+
+
+async def commits(job: RunningJob[Email], claim: Claim[dict[str, Any]]) -> list[int]:
+    moved: int = await job.transaction(move)
+    moved += await claim.transaction(move, {"$set": {"state": "done"}})
+    text: str = await job.transaction(move)  #! mypy: arg-type, pyright: reportAssignmentType
+    await job.transaction(lambda: 1)  #! mypy: arg-type, pyright: reportArgumentType
+    await claim.transaction(move, "done")  #! mypy: arg-type, pyright: reportArgumentType
+    moved = await claim.transaction(move_async)  #! mypy: arg-type, pyright: reportAssignmentType
+    return [moved, len(text)]
 
 
 # --- Resources ---
