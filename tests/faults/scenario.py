@@ -55,6 +55,12 @@ OPTIONS: Final[Mapping[str, Any]] = {
 }
 
 
+def outlast_lease() -> None:
+    """Return when a lease that began now is over."""
+    end = time.monotonic() + LEASE + 0.5
+    wait_until(lambda: time.monotonic() > end, "a lease is over")
+
+
 @dataclass
 class Scenario:
     """One of these tests.

@@ -6,7 +6,6 @@ Each is written exactly once: no effect without the end of its job, no end witho
 from __future__ import annotations
 
 import signal
-import time
 from collections import Counter
 from contextlib import AbstractContextManager, ExitStack
 from itertools import islice
@@ -24,7 +23,7 @@ from trio_monque.store.types import Database
 from .members import ReplicaSet
 from .processes import OwnServer, WorkerProcess, frozen, worker_process
 from .proxy import faulty_proxy
-from .scenario import LEASE, OPTIONS, SEED
+from .scenario import OPTIONS, SEED, outlast_lease
 from .torments import IN_TURN
 from .transfers import ACCOUNTS, NAME, fill, transfers
 
@@ -109,19 +108,13 @@ def test_each_transfer_is_made_once_through_kills_elections_and_thawed_processes
             bank.goes_on(20)
             with frozen(workers[0].pid):
                 bank.goes_on(20)
-                _outlast_lease()
+                outlast_lease()
             workers.append(workers.pop(0))
         bank.order()
         wait_until(lambda: bank.done() == MANY, "all transfers are made", seconds=120)
         for worker in workers:
             worker.end()
     bank.judge()
-
-
-def _outlast_lease() -> None:
-    """Return when a lease that began now is over."""
-    end = time.monotonic() + LEASE + 0.5
-    wait_until(lambda: time.monotonic() > end, "a lease is over")
 
 
 def test_each_transfer_is_made_once_where_every_fourth_commit_loses_its_reply(

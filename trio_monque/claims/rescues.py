@@ -7,17 +7,18 @@ away is in `store/documents/rescuing.py`.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from datetime import datetime, timedelta
 from functools import partial
 
 from ..document_lock import NEVER
 from ..engine.source import Control
-from ..errors import MonqueError
+from ..errors import MonqueConnectionError, MonqueError
 from ..observations import Sighting
 from ..store import documents
 from ..store.database_threads import Channel
 from ..store.documents.rescuing import SeenLock, Takeaway
+from ..store.driver_errors import is_timeout
 from .context import ClaimsContext
 from .events_and_report import RescuedDocument
 from .locked_document import HeldDocument
@@ -65,18 +66,20 @@ class Rescues:
     async def rescue(self, dead: Sequence[SeenLock]) -> Sequence[RescuedDocument]:
         """Take these locks away; return the documents that had not changed since they were observed.
 
-        After a transient error, the next call sends the same as the first.
+        After a transient error, the next call sends what was not answered once more, unchanged.
         """
         # What was sent is kept until it is answered. A second attempt with a new date could not recognize what the
         # first one wrote: these documents would be rescued, but neither reported nor announced.
-        if not self._unanswered:
+        sent_before = {self._locked.key_of(one.id) for one in self._unanswered}
+        new = [one for one in dead if one.key not in sent_before]
+        if new or not self._unanswered:
             now = await self._time.refreshed(self._db_threads, Channel.CLAIMS)
-            self._unanswered = [self._takeaway(one, now) for one in dead]
+            self._unanswered = [*self._unanswered, *(self._takeaway(one, now) for one in new)]
         sent = self._unanswered
-        take = partial(documents.rescuing.rescue, self._locked, sent)
-        taken = await self._db_threads.call(take, channel=Channel.CLAIMS, abandon_on_cancel=True)
-        self._unanswered = ()
-        rescued = [one for one in sent if self._locked.key_of(one.id) in taken]
+        answers = await self._db_threads.call(partial(self._take, sent), channel=Channel.CLAIMS, abandon_on_cancel=True)
+        by_key = {self._locked.key_of(one.id): one for one in sent}
+        self._unanswered = [one for key, one in by_key.items() if key not in answers]
+        rescued = [one for key, one in by_key.items() if answers.get(key)]
         for one in rescued:
             until = one.becomes["until"]
             if until < NEVER:
@@ -92,6 +95,20 @@ class Rescues:
             )
             for one in rescued
         ]
+
+    def _take(self, sent: Sequence[Takeaway]) -> Mapping[bytes, bool]:
+        """Return by the key of each document that was answered whether its lock was taken away."""
+        try:
+            taken = documents.rescuing.rescue(self._locked, sent)
+        except MonqueConnectionError as error:
+            if not is_timeout(error) or len(sent) == 1:
+                raise
+            # One locked document must not keep the others from their rescue.
+            answers = documents.rescuing.rescue_in_parts(self._locked, sent)
+            if not answers:
+                raise
+            return answers
+        return {key: key in taken for key in (self._locked.key_of(one.id) for one in sent)}
 
     def _takeaway(self, seen: SeenLock, now: datetime) -> Takeaway:
         lock = seen.lock

@@ -11,17 +11,17 @@ write does not match. Without these conditions, the rescue would take a live cla
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 from bson import ObjectId
 from pymongo import ASCENDING
 
-from ..errors import MonqueConnectionError
 from ..jobs.fences import CLAIM_FIELDS, ClaimId
 from ..jobs.job import Job, JobStatus
+from .by_halves import TIME_OF_A_PART, sent_by_halves
 from .codec import filter_of
 from .commands import BY_ID, command, of_ids
 from .doubled_fields import jobs_as_compared
@@ -30,10 +30,6 @@ from .job_collection import JobCollection
 from .settling import Fate, Statement, settle
 
 MOST_IN_A_BATCH: Final = 1000
-
-TIME_OF_A_PART: Final = 0.25
-LONGEST_SEARCH: Final = 5.0
-"""Seconds: of one part in `settle_in_parts`, and of all parts that fail while none succeeds."""
 
 # The fields of a claim, and those without which a document is not a job.
 CLAIM_VIEW: Final = [
@@ -84,24 +80,11 @@ def _as_compared(jobs: JobCollection, found: Sequence[Job]) -> Sequence[Job]:
 
 
 def settle_in_parts(jobs: JobCollection, statements: Sequence[Statement]) -> Mapping[ClaimId, Fate]:
-    """Settle what can be settled, after the statements together have failed. Return the fates that are known.
+    """Settle what can be settled, after the statements together have failed: see `by_halves.py`.
 
-    A holder that was killed inside a transaction, between the end of its job and the commit, leaves that document
-    locked on the server, for up to a minute. A statement that meets it waits, and ends no other claim either. So the
-    statements are halved until those that fail are alone. A later rescue takes these.
+    Return the fates that are known.
     """
     quick = replace(jobs, operation_timeout=TIME_OF_A_PART)
     # By their receipts, statements that were applied before are recognized, also one by one.
-    parts = [[one for statement in statements for one in statement.apart()]]
-    fates: dict[ClaimId, Fate] = {}
-    began = time.monotonic()
-    while parts and (fates or time.monotonic() - began < LONGEST_SEARCH):
-        part = parts.pop()
-        try:
-            fates.update(settle(quick, part))
-        except MonqueConnectionError as error:
-            if not error.transient:
-                raise
-            half = len(part) // 2
-            parts += [one for one in (part[half:], part[:half]) if 0 < len(one) < len(part)]
-    return fates
+    apart = [one for statement in statements for one in statement.apart()]
+    return {claim: fate for _, fates in sent_by_halves(apart, partial(settle, quick)) for claim, fate in fates.items()}

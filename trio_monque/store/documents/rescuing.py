@@ -10,12 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final
 
 from pymongo import UpdateOne
 
 from ...document_lock import Lock, shortened
 from ...log import logger_of
+from ..by_halves import TIME_OF_A_PART, sent_by_halves
 from ..commands import BY_ID, causal_session, command
 from ..types import ClientSession
 from .locked_collection import LockedCollection, as_stored
@@ -119,6 +121,18 @@ def rescue(locked: LockedCollection, dead: Sequence[Takeaway]) -> Set[bytes]:
         if found.get(key := locked.key_of(one.id))
         in (as_stored(one.becomes), as_stored(_with_short_error(one).becomes))
     }
+
+
+def rescue_in_parts(locked: LockedCollection, dead: Sequence[Takeaway]) -> Mapping[bytes, bool]:
+    """Take away what can be taken, after `rescue` was not answered in time: see `by_halves.py`.
+
+    Return for each document whose answer is known, by its key, whether its lock was taken away.
+    """
+    quick = replace(locked, operation_timeout=TIME_OF_A_PART)
+    answers: dict[bytes, bool] = {}
+    for part, taken in sent_by_halves(dead, partial(rescue, quick)):
+        answers |= {key: key in taken for key in (locked.key_of(one.id) for one in part)}
+    return answers
 
 
 def _taking(locked: LockedCollection, one: Takeaway) -> UpdateOne:
