@@ -73,6 +73,8 @@ class ModelJob:
     finished_at: datetime | None = None
     errors: tuple[tuple[datetime, int, str], ...] = ()
     meta: Mapping[str, str] = field(default_factory=dict)
+    follows: ObjectId | None = None
+    follow_up: Any = None
 
     def copy(self) -> ModelJob:
         """As it is at this moment; what changes later does not change it."""

@@ -33,7 +33,10 @@ from trio_monque.store.types import Collection, Database
 from trio_monque.testing import SchedulerOpener, advance, crash, drain, fail_next, now, quiesce, start_virtual_time
 
 START = datetime(2030, 1, 1, tzinfo=UTC)
-LOOPS = {"claimer", "waker", "settler", "heartbeat", "orphan releaser", "reaper", "presence", "look for resumes"}
+LOOPS = {
+    *("claimer", "waker", "settler", "heartbeat", "orphan releaser", "reaper"),
+    *("presence", "look for resumes", "follow-ups"),
+}
 
 
 def loop_of(health: Health, name: str) -> LoopHealth:

@@ -222,11 +222,11 @@ def test_failed_start_may_be_tried_again(db: Database, monkeypatch: pytest.Monke
     ensure = indexes.ensure
     calls: list[int] = []
 
-    def fails_once(jobs: Any, retention: Any) -> None:
+    def fails_once(jobs: Any, retention: Any, **options: Any) -> None:
         calls.append(1)
         if len(calls) == 1:
             raise MonqueConnectionError("not now", transient=True)
-        ensure(jobs, retention)
+        ensure(jobs, retention, **options)
 
     monkeypatch.setattr(indexes, "ensure", fails_once)
     monque = Monque(db)

@@ -139,6 +139,24 @@ async def wrong_cron(job: RunningJob[Email]) -> None: ...
 workers.cron("@daily", "wrong", payload=Email)  #! mypy: call-overload, pyright: reportArgumentType
 
 
+# --- What follows ---
+
+
+def follow(job: Job[str]) -> NewJob | None:
+    return NewJob(send, Email(job.result)) if job.fail_reason is None else None
+
+
+@workers.register("followed", store_result=True, then=follow)
+async def followed(job: RunningJob[int]) -> str:
+    return str(job.data)
+
+
+workers.register("followed", handler, payload=Order, then=lambda job: NewJob("called", job.result))
+workers.register("followed", handler, payload=Order, then=lambda job: None)
+workers.register("followed", handler, then=lambda: None)  #! mypy: arg-type, pyright: reportArgumentType
+workers.register("followed", handler, then=lambda job: 1)  #! mypy: arg-type, pyright: reportArgumentType
+
+
 # --- What a worker is ---
 
 sending: Worker[Email, Coroutine[Any, Any, int]] = send

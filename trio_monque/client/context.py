@@ -54,6 +54,7 @@ class ClientContext(ServerTime):
         self._indexing = threading.Lock()
         self._indexed = config.skip_index_creation
         self._were_indexed = False  # Once, perhaps before a drop.
+        self._has_follow_ups = False
 
     @classmethod
     def of(
@@ -88,15 +89,22 @@ class ClientContext(ServerTime):
         with self._indexing:
             self._indexed = self.config.skip_index_creation
 
-    def ensure_indexes(self) -> None:
-        """Create the indexes before the first write; after a failure, try again before the next."""
+    def ensure_indexes(self, *, with_follow_ups: bool = False) -> None:
+        """Create the indexes before the first write; after a failure, try again before the next.
+
+        Args:
+            with_follow_ups: From now on also the index that looks for follow-ups need.
+        """
+        if with_follow_ups and not self._has_follow_ups:
+            self._has_follow_ups = True
+            self.forget_indexes()
         if self._indexed:
             return
         with self._indexing:
             # Checked again: of many threads that arrive together, one creates the indexes, and the others wait here.
             if not self._indexed:
                 try:
-                    indexes.ensure(self.jobs, self.config.retention)
+                    indexes.ensure(self.jobs, self.config.retention, with_follow_ups=self._has_follow_ups)
                 except MonqueConnectionError as error:
                     # If they could be created before, the cause will pass (two live jobs with one unique key, for
                     # example, that were inserted while the index was missing), so it must not end a scheduler.

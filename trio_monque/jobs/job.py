@@ -74,6 +74,10 @@ class Job(Generic[Result_co]):
         started_at, finished_at: Begin and end of the last counted run.
         errors: The last errors, oldest first.
         meta: Strings that accompany the job: the `meta` that it was enqueued with. Empty if there are none.
+        follows: The id of the job whose end enqueued this one, as the `then` of its worker says.
+        follow_up: What `then` still has to do: True from a claim by a worker with `then` until its follow-up is chosen,
+            and then the id of that job for a moment. In a follow-up that is not released yet, its due date, and the
+            `attempts` of the job that it follows. None for nothing.
     """
 
     id: ObjectId
@@ -115,6 +119,8 @@ class Job(Generic[Result_co]):
     finished_at: datetime | None = None
     errors: Sequence[Mapping[str, Any]] = ()
     meta: Mapping[str, str] = NO_META
+    follows: ObjectId | None = None
+    follow_up: Any = None
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name != _RESULT_READER}

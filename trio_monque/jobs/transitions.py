@@ -41,6 +41,7 @@ from .claimable import claimable, pins
 from .conditional_write import OneOf, Transition
 from .error_history import Failure
 from .fences import CLAIM_FIELDS, ClaimStamp, cycle_fence, fence, is_ours, sign_of_life, stamp_fence
+from .follow_ups import OWED
 from .job import OF_ONE_OCCURRENCE, Job, JobStatus, deaths_of, occurrence_of, resumed
 
 _NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
@@ -86,11 +87,26 @@ TABLE: Final = (
 _ENDED: Final = (*CLAIM_FIELDS, "cancel_requested_at")
 
 
+# The claim writes the mark, so that every end makes the job owe a follow-up, also the end that an instance writes that
+# does not know the worker. No end needs another field for it.
+_FOLLOWED: Final[Mapping[str, Any]] = MappingProxyType({"follow_up": OWED})
+
+
 # --- pending -> processing ---
 
 
-def claim(names: Sequence[str], now: datetime, stamp: ClaimStamp, pinned: Mapping[str, Any] = _NOTHING) -> Transition:
-    """pending -> processing, for those of the chosen jobs that are still claimable (and still as pinned)."""
+def claim(
+    names: Sequence[str],
+    now: datetime,
+    stamp: ClaimStamp,
+    pinned: Mapping[str, Any] = _NOTHING,
+    *,
+    followed: bool = False,
+) -> Transition:
+    """pending -> processing, for those of the chosen jobs that are still claimable (and still as pinned).
+
+    If their worker has a `then`, they are `followed`: see `follow_ups.py`.
+    """
     return Transition(
         guard={**claimable(names, now), **pinned},
         set={
@@ -105,6 +121,7 @@ def claim(names: Sequence[str], now: datetime, stamp: ClaimStamp, pinned: Mappin
             "heartbeat_interval": stamp.heartbeat_interval,
             "claim_token": stamp.claim_token,
             "updated_at": stamp.locked_at,
+            **(_FOLLOWED if followed else _NOTHING),
         },
         added={"attempts": 1},
         # An older release and Node end claims of ours without clearing the request. It was not meant for this claim.

@@ -65,6 +65,7 @@ def assembled(
     # A service runs until the last run is settled; a chore is cancelled when the engine stops claiming.
     engine.add_service(presence.run, presence.progress, presence.end)
     engine.add_service(partial(paused.run, context.jobs, engine.waker.look), paused.progress)
+    engine.add_service(source.follow_ups.run, source.follow_ups.progress, source.follow_ups.end)
     if config.retention is not None:
         pruner = Pruner(context, db_threads, engine.stop, config.instance_id, config.retention)
         engine.add_chore(pruner.run, pruner.progress)

@@ -88,7 +88,8 @@ class JobClaims:
         # that began before the pause are on their way.
         if paused := self._paused.look_up(self._leased):
             asked = [job for job in chosen if job.name not in paused]
-        taken = claiming.take(self._leased, asked, now, stamp) if asked else claiming.TakenJobs([])
+        followed = self._workers.followed
+        taken = claiming.take(self._leased, asked, now, stamp, followed) if asked else claiming.TakenJobs([])
         if taken.refused:
             # A job on which the server refuses every claim (a validator, a full document) would be chosen first in
             # every look, and the jobs behind it would never run.
@@ -124,7 +125,8 @@ class JobClaims:
             time.sleep(max(0.0, self._context.clock.seconds_until(key.due)))
             # Another instance may have claimed, run and postponed the job since the timer was set. It is pending again
             # and looks unchanged, except for the number of its claims: the write compares `key.attempts`.
-            taken = claiming.take_one(self._leased, key.id, item.group, key.attempts, now, stamp)
+            followed = self._workers.followed
+            taken = claiming.take_one(self._leased, key.id, item.group, key.attempts, now, stamp, followed)
             return Taken(taken.jobs, more=taken.more)
 
         return self._granted(await self._claiming.take(lambda: self._context.with_indexes(take), stamp, 1))

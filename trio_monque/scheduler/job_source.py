@@ -27,6 +27,7 @@ from ..errors import (
 from ..host.transactions import Transactions
 from ..jobs import rescue_policy, transitions
 from ..jobs.fences import ClaimId, claim_id
+from ..jobs.follow_ups import owes
 from ..jobs.job import Job, log_extra
 from ..jobs.stored_value_limits import snapshot
 from ..jobs.verdicts import CutShort, Failed, Succeeded
@@ -39,12 +40,14 @@ from ..store.types import ClientSession, ObjectId
 from ..threads import HoldingLimiter
 from .claiming import JobClaims
 from .context import SchedulerContext
+from .follow_ups import FollowUps
 from .job_run import Policies, call_handler, verdict_of
 from .rescues import Rescues
 from .settlement import (
     MOST_ROUNDS,
     Batch,
     JobSettlement,
+    has_made_owe,
     is_pending_again,
     is_undecided,
     prepared,
@@ -67,10 +70,11 @@ class JobSource:
     """The `Source` of jobs. Used on the thread of the trio run; commands run in database threads.
 
     Attributes:
-        claims: Available from `attach` on.
+        claims, follow_ups: Available from `attach` on.
     """
 
     claims: JobClaims
+    follow_ups: FollowUps
     _announcer: Announcer
     _control: Control[Job, JobSettlement]
     _rescues: Rescues
@@ -95,6 +99,7 @@ class JobSource:
         self._announcer = Announcer(self._context.jobs.collection.full_name)
         self._rescues = Rescues(self._shared, self._announce, control)
         self._transactions = Transactions(self._db_threads, self._context, control, self._beats)
+        self.follow_ups = FollowUps(self._context, self._db_threads, self._workers, self._announce)
         self.claims = JobClaims(self._shared, self._beats, self._announce, self._has_claimed)
         # If a new measurement of the server's clock differs from the last, all timers are wrong: look at once.
         self._context.when_clock_moves(partial(self._announce, None))
@@ -219,6 +224,7 @@ class JobSource:
         again = [one for one in batch.settlements if one.fate is Fate.WRITTEN and is_pending_again(one)]
         if again:
             self._announce([settled(one) for one in again])
+        self.follow_ups.jobs_ended([one.job for one in batch.settlements if has_made_owe(one)])
         return [settlement.fate in (Fate.WRITTEN, Fate.CANCELLED) for settlement in batch.settlements]
 
     async def _decide_again(self, batch: Batch) -> None:
@@ -289,7 +295,9 @@ class JobSource:
         return await self._rescues.observe({claim_id(job) for job in held})
 
     async def rescue(self, claims: Sequence[Job]) -> Sequence[Rescued]:
-        return await self._rescues.rescue(claims)
+        rescued = await self._rescues.rescue(claims)
+        self.follow_ups.jobs_ended([one.after for one in rescued if owes(one.after)])
+        return rescued
 
     def rescue_abandoned(self) -> None:
         self._announce(None)
@@ -328,6 +336,8 @@ class JobSource:
         value, settlement = await transaction.commit(self._transactions, function)
         if is_pending_again(settlement):
             self._announce([settled(settlement)])
+        if has_made_owe(settlement):
+            self.follow_ups.jobs_ended([settlement.job])
         return value
 
     # --- Errors ---

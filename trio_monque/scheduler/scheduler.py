@@ -153,6 +153,7 @@ class Scheduler(SchedulerClient):
         own = worker.settings.concurrency
         self._engine.slots.set_limit(name, self._config.concurrency_per_name if own is None else own)
         self._engine.waker.look()
+        self._source.follow_ups.worker_added()
 
     def _workers_here(self) -> Mapping[str, WorkerView]:
         slots = self._engine.slots

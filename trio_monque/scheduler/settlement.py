@@ -19,6 +19,7 @@ from ..jobs import transitions
 from ..jobs.conditional_write import LIGHTEST, Transition, applied, lightened
 from ..jobs.error_history import Failure, reason_of
 from ..jobs.fences import ClaimId, claim_id
+from ..jobs.follow_ups import OWED, OWING
 from ..jobs.job import Job, JobStatus, log_extra
 from ..jobs.retry_policy import RetryPolicy, ambiguous_schedule, decide, end_of_schedule
 from ..jobs.verdicts import CutShort, Discarded, Failed, Succeeded, Verdict
@@ -179,6 +180,12 @@ def refused_once_more(settlement: JobSettlement) -> None:
 def is_pending_again(settlement: JobSettlement) -> bool:
     """Whether the job runs again: a retry, a snooze, a release or the next occurrence."""
     return settlement.transition is not None and settlement.transition.set.get("status") is JobStatus.PENDING
+
+
+def has_made_owe(settlement: JobSettlement) -> bool:
+    """Whether the job owes a follow-up now: this end was written, and its worker has a `then`."""
+    is_marked = settlement.job.follow_up is OWED and settlement.fate is Fate.WRITTEN
+    return is_marked and settlement.transition is not None and settlement.transition.set.get("status") in OWING
 
 
 def settled(settlement: JobSettlement) -> Job:

@@ -6,9 +6,10 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypedDict
 
-from ..checks import check_count, check_known, check_seconds, check_whole
+from ..checks import check_count, check_known, check_seconds, check_whole, is_async
 from ..errors import InvalidOptionError, WorkerRegistrationError
-from ..jobs.new_job import check_name
+from ..jobs.job import Job
+from ..jobs.new_job import NewJob, check_name
 from ..jobs.retry_policy import ErrorTypes
 from ..payloads.payload_type import PayloadType
 
@@ -28,6 +29,7 @@ class PlainWorkerOptions(TypedDict, total=False):
     priority: int
     store_result: bool
     result: Any
+    then: Callable[[Job[Any]], NewJob | None] | None
     runs_on: Literal["runtime"] | None
 
 
@@ -64,6 +66,8 @@ class WorkerSettings:
         result: The type of what the handler returns, such as a dataclass or a pydantic model: results are checked
             against it and stored. `wait_job`, with a job that was enqueued with this worker, makes `job.result` from
             what is stored. It implies `store_result`.
+        then: A plain function that returns the job to enqueue after one that has completed or failed for good, or None
+            for none: `then(job)`, with the job as it is stored. Exactly one is enqueued, whatever process is killed.
         runs_on: The event loop that runs the handler. None: the loop on which the scheduler was opened. "runtime": the
             trio loop of the scheduler, which is in a thread of its own in a program on asyncio.
     """
@@ -78,6 +82,7 @@ class WorkerSettings:
     priority: int = 0
     store_result: bool = False
     result: Any = None
+    then: Callable[[Job[Any]], NewJob | None] | None = None
     runs_on: Literal["runtime"] | None = None
     payload_type: PayloadType | None = field(init=False, compare=False, repr=False, default=None)
     result_type: PayloadType | None = field(init=False, compare=False, repr=False, default=None)
@@ -96,6 +101,8 @@ class WorkerSettings:
         if self.result is not None:
             object.__setattr__(self, "result_type", _type_of("result", self.result))
             object.__setattr__(self, "store_result", True)
+        if self.then is not None:
+            _check_then(self.then)
         check_whole("priority", self.priority, least=-HIGHEST_PRIORITY, most=HIGHEST_PRIORITY)
         if self.runs_on not in (None, "runtime"):
             raise InvalidOptionError("runs_on", self.runs_on, 'must be None or "runtime"')
@@ -122,6 +129,13 @@ def checked_settings(
         raise InvalidOptionError(option, given[option], f"is not an option of a worker: {advice}")
     check_known(given, {*WorkerOptions.__annotations__, *own}, "a worker")
     return WorkerSettings(**options)
+
+
+def _check_then(given: object) -> None:
+    if not callable(given):
+        raise InvalidOptionError("then", given, "must be a function: then=lambda job: NewJob('ship', job.result)")
+    if is_async(given):
+        raise InvalidOptionError("then", given, "must be a plain function, not an async one: it only makes a NewJob")
 
 
 def _error_types(option: str, given: object) -> ErrorTypes | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Set
 from contextlib import suppress
 from dataclasses import dataclass
 from types import MappingProxyType, UnionType
@@ -102,7 +102,7 @@ class Workers(Generic[Resources]):
             handler: An async function of a RunningJob, or a plain one, which is run in a thread.
             replace: Replace the worker that has this name.
             options: See WorkerSettings: concurrency, timeout, max_attempts, backoff, retry_on, discard_on,
-                payload, priority, store_result, runs_on.
+                payload, priority, store_result, then, runs_on.
 
         Raises:
             InvalidJobIdentifierError: The name is invalid.
@@ -261,6 +261,11 @@ class Workers(Generic[Resources]):
     @property
     def names(self) -> tuple[str, ...]:
         return tuple(self._workers)
+
+    @property
+    def followed(self) -> Set[str]:
+        """The names of the workers that have a `then`. Called by each claim."""
+        return {name for name, worker in self._workers.items() if worker.settings.then is not None}
 
     @property
     def crons(self) -> Mapping[str, CronDeclaration]:

@@ -77,14 +77,39 @@ class TakenJobs:
 
 
 @command("claim jobs", in_parts=True)
-def take(jobs: JobCollection, candidates: Sequence[Job], now: datetime, stamp: ClaimStamp) -> TakenJobs:
+def take(
+    jobs: JobCollection,
+    candidates: Sequence[Job],
+    now: datetime,
+    stamp: ClaimStamp,
+    followed: Set[str] = frozenset(),
+) -> TakenJobs:
     """Claim those of the candidates that are still claimable, in one guarded write.
 
     If not all candidates matched, or if they have too many different pasts, one further round trip reads back what was
     taken. If the server refused to change one of them (the document has no room for a claim, or a validator refuses
     it), each is claimed alone before that.
+
+    Args:
+        followed: The names whose workers have a `then`. A claim marks their jobs, in a write of its own if there are
+            others.
     """
-    transition = transitions.claim(sorted({job.name for job in candidates}), now, stamp)
+    if not followed:
+        return _take(jobs, candidates, now, stamp)
+    marked = [job for job in candidates if job.name in followed]
+    plain = [job for job in candidates if job.name not in followed]
+    parts = [_take(jobs, part, now, stamp, followed=part is marked) for part in (marked, plain) if part]
+    return TakenJobs(
+        [job for part in parts for job in part.jobs],
+        more=any(part.more for part in parts),
+        refused=[one for part in parts for one in part.refused],
+    )
+
+
+def _take(
+    jobs: JobCollection, candidates: Sequence[Job], now: datetime, stamp: ClaimStamp, *, followed: bool = False
+) -> TakenJobs:
+    transition = transitions.claim(sorted({job.name for job in candidates}), now, stamp, followed=followed)
     ids = [job.id for job in candidates]
     as_read = _as_read(candidates)
     # A job that has become a suspect since the look must not be claimed beside others. The pins exclude that; without
@@ -186,7 +211,13 @@ def _release_unrunnable(jobs: JobCollection, ids: Sequence[ObjectId], stamp: Cla
 
 @command("claim jobs")
 def take_one(
-    jobs: JobCollection, job_id: ObjectId, name: str, attempts: int, now: datetime, stamp: ClaimStamp
+    jobs: JobCollection,
+    job_id: ObjectId,
+    name: str,
+    attempts: int,
+    now: datetime,
+    stamp: ClaimStamp,
+    followed: Set[str] = frozenset(),
 ) -> TakenJobs:
     """Claim one job by its id, if it is claimable and still has that number of attempts. One round trip, no look.
 
@@ -195,7 +226,7 @@ def take_one(
     # Without a look there are no pins. The attempts stand in for them: if another instance has claimed the job
     # meanwhile, it has one attempt more.
     known = {**UNSUSPECTED, "attempts": attempts or OneOf((None, 0))}
-    transition = transitions.claim([name], now, stamp, known)
+    transition = transitions.claim([name], now, stamp, known, followed=name in followed)
     # Raw: a document that cannot be decoded is claimed all the same, and must be released.
     try:
         found = jobs.raw.find_one_and_update(

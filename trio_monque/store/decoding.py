@@ -28,13 +28,13 @@ _ANY: Final = object
 _USUAL: Final[Mapping[str, tuple[str, Any]]] = {
     FIELD[attribute]: (attribute, kind)
     for kind, attributes in (
-        (ObjectId, ("id",)),
+        (ObjectId, ("id", "follows")),
         (str, ("name", "status", "fail_reason", "repeat_interval", "unique_key", "claimed_by", "claim_token")),
         (str, ("receipt", "timezone")),
         (datetime, _DATES),
         (int, ("fail_count", "attempts", "rescues", "rev", "max_attempts", "schedule_version", "heartbeat_interval")),
         (dict, ("meta",)),
-        (_ANY, ("data", "result", "progress", "saved")),
+        (_ANY, ("data", "result", "progress", "saved", "follow_up")),
     )
     for attribute in attributes
 }
@@ -124,6 +124,8 @@ def _make_plain(values: dict[str, Any]) -> None:
     if values["errors"]:
         values["errors"] = _history(values["errors"])
     values["meta"] = meta_of(values["meta"])
+    if type(values["follows"]) is not ObjectId:
+        values["follows"] = None
 
 
 def _history(stored: Any) -> list[Mapping[str, Any]]:

@@ -47,6 +47,8 @@ FIELD: Final[Mapping[str, str]] = {
     "finished_at": "finishedAt",
     "errors": "errors",
     "meta": "meta",
+    "follows": "follows",
+    "follow_up": "followUp",
 }
 
 HEAVY: Final = ("data", "result", "progress", "saved", "errors")

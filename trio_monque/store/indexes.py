@@ -99,6 +99,17 @@ def of_retention(retention: Retention) -> IndexModel:
     return ENDED if retention.keep_last is None else ENDED_BY_NAME
 
 
+# Follow-ups: jobs that owe one, by their names; those that were chosen and not released; and held ones. In the order of
+# BSON types, these are apart. Created by the first scheduler that has a worker with `then`: no other job is in it.
+FOLLOW_UPS: Final = _index(
+    "trio_monque_follow_ups",
+    "follow_up",
+    "name",
+    "status",
+    "id",
+    partialFilterExpression={FIELD["follow_up"]: {"$exists": True}},
+)
+
 _BAD_VALUE: Final = 2
 
 # BadValue, NoQueryExecutionPlans: the errors for a hint that names a missing index.
@@ -160,14 +171,15 @@ def relied_on() -> Iterator[None]:
 
 
 @command("create the indexes")
-def ensure(jobs: JobCollection, retention: Retention | None = None) -> None:
+def ensure(jobs: JobCollection, retention: Retention | None = None, *, with_follow_ups: bool = False) -> None:
     """Create the missing indexes, in one command; existing ones are not changed.
 
     Raises:
         MonqueConnectionError: An index exists with other keys or options; the message says what to do.
     """
     try:
-        jobs.collection.create_indexes([*ALL, *([] if retention is None else [of_retention(retention)])])
+        extra = [] if retention is None else [of_retention(retention)]
+        jobs.collection.create_indexes([*ALL, *extra, *([FOLLOW_UPS] if with_follow_ups else [])])
     except driver.OperationFailure as error:
         if error.code not in _CONFLICTS:
             raise

@@ -14,6 +14,7 @@ from typing import Any, Final
 from bson import ObjectId
 from pymongo import ASCENDING, DESCENDING
 
+from ..jobs.follow_ups import OWING
 from ..jobs.job import JobStatus
 from .codec import LENIENT
 from .commands import BY_ID, command, of_ids
@@ -135,6 +136,9 @@ def choose(jobs: JobCollection, expired: Expired, since: Any) -> Batch:
 def delete_if_expired(jobs: JobCollection, expired: Expired, ids: Sequence[Any]) -> int:
     """Delete the jobs that still meet the condition; return how many."""
     condition = {**of_ids(ids), **expired.condition, "$and": _IS_JOB}
+    if expired.status in OWING:
+        # Only the job itself shows that it owes a follow-up, or which one was chosen and is not released.
+        condition[FIELD["follow_up"]] = None
     return int(_own(jobs).delete_many(condition, hint=BY_ID).deleted_count)
 
 
