@@ -248,6 +248,27 @@ def test_peer_in_node_and_its_indexes(doctor: Doctor, db: Database) -> None:
     assert sentence.startswith("Jobs in `processing` under node-1: 2. It is not an instance of this library")
 
 
+def test_jobs_that_still_owe_a_follow_up(doctor: Doctor, db: Database) -> None:
+    enter(db, "worker-1", "pack")
+    ended = {"failCount": 0, "attempts": 1, "createdAt": now(), "nextRunAt": now(), "followUp": True}
+    for name, ago, status in (
+        ("pack", 3, "completed"),
+        ("pack", 9, "failed"),
+        ("late", 0, "failed"),
+        ("no", 9, "cancelled"),
+    ):
+        moment = now() - timedelta(minutes=ago)
+        db["monque_jobs"].insert_one({**ended, "name": name, "status": status, "updatedAt": moment})
+    assert doctor.looks().sentences("owed-follow-ups") == [], "no scheduler with a `then` has made the index"
+    indexes.ensure(handle(db), with_follow_ups=True)
+    found = doctor.looks()
+    assert found.kinds == ["owed-follow-ups"]
+    (sentence,) = found.sentences("owed-follow-ups")
+    assert sentence.startswith(
+        "Jobs of the name 'pack' that have ended and still owe a follow-up: 2, the oldest for 54"
+    )
+
+
 def test_indexes_of_others(doctor: Doctor, db: Database) -> None:
     jobs = db["monque_jobs"]
     jobs.create_index("a")

@@ -195,14 +195,12 @@ class FollowUps:
             return
         jobs = self._context.jobs
         chosen = follow_ups.choose(jobs, stored, parents)
-        # Their choice was answered, and cannot succeed any more.
-        follow_ups.delete_held(jobs, [one.id for parent, one in stored.items() if parent not in chosen])
-        if not chosen:
-            return
         due = {parent: (stored[parent].id, stored[parent].follow_up["due"]) for parent in chosen}
         free = follow_ups.release(jobs, due)
         self._announce([released(stored[parent]) for parent in free])
         follow_ups.clear(jobs, free)
+        # Their choice was answered, and cannot succeed any more. Last: a user may not have the right to delete jobs.
+        follow_ups.delete_held(jobs, [one.id for parent, one in stored.items() if parent not in chosen])
 
     def _parcel(self, parent: Job) -> Parcel | None:
         """Return the follow-up of a job, as it is inserted; None if its worker wants none."""

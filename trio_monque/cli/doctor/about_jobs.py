@@ -45,6 +45,8 @@ def judge_jobs(facts: JobFacts) -> Iterator[Finding]:
     for backlog in facts.backlogs:
         yield from _judge_backlog(backlog, facts, live)
     yield from _judge_troubled(facts)
+    for owed in facts.owed[:MOST_OF_ONE_KIND]:
+        yield found(kinds.OWED_FOLLOW_UPS, name=owed.name, count=owed.count, ago=_ago(facts.now, owed.since))
     for bad in facts.schedules[:MOST_OF_ONE_KIND]:
         yield found(kinds.BAD_SCHEDULE, job=str(bad.id), name=bad.name, status=bad.status, problem=bad.problem)
     yield from _judge_documents(facts)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from datetime import timedelta
 from functools import partial
 from typing import Final, TypeVar
 
@@ -19,7 +20,7 @@ from ...jobs.views import BrokenDocument
 from ...options_and_defaults import client_config
 from ...store import indexes
 from ...store import instances as stored
-from ...store.diagnosis import backlog, claims, documents, server
+from ...store.diagnosis import backlog, claims, documents, follow_ups, server
 from ...store.diagnosis import indexes as diagnosis
 from ...store.diagnosis import jobs as of_jobs
 from ...store.types import Database, IndexModel
@@ -32,6 +33,9 @@ MOST_EXPLAINED: Final = 5
 
 MOST_SECONDS_TO_ANSWER: Final = 5.0
 """Seconds that a question may take, with the search for a server."""
+
+OWED_FOR: Final = timedelta(minutes=2)
+"""How long a job may owe its follow-up. Schedulers look for such jobs every half a minute."""
 
 MOST_UNANSWERED: Final = 3
 """Unanswered questions after which no further one is asked: the server may be gone."""
@@ -114,6 +118,7 @@ class Examination:
             backlogs=self._list(partial(backlog.backlogs, jobs, names, now), indexes.CLAIM),
             troubled=self._list(partial(of_jobs.troubled_jobs, jobs, now), indexes.UPDATED, indexes.HELD),
             schedules=self._list(partial(of_jobs.bad_schedules, jobs), indexes.UPDATED, indexes.UNIQUE_KEY),
+            owed=self._list(partial(follow_ups.owed, jobs, now - OWED_FOR), indexes.FOLLOW_UPS),
             full=self._list(partial(documents.full_documents, jobs, names), indexes.CLAIM),
             broken=self._all_broken() if all_documents else self._broken(names),
         )

@@ -11,6 +11,7 @@ from ...jobs.views import BrokenDocument
 from ...store.diagnosis.backlog import Backlog
 from ...store.diagnosis.claims import Holder
 from ...store.diagnosis.documents import FullDocument
+from ...store.diagnosis.follow_ups import Owed
 from ...store.diagnosis.indexes import Indexes, Plan
 from ...store.diagnosis.jobs import BadSchedule, TroubledJob
 from ...store.diagnosis.server import Connections, Server
@@ -63,6 +64,7 @@ class JobFacts:
         backlogs: Pending jobs by name.
         troubled: Jobs that died, or failed again and again.
         schedules: Those that cannot be understood.
+        owed: Jobs that ended a while ago and still owe a follow-up.
         full: Jobs that are nearly as large as MongoDB allows, or more.
         broken: Documents that are not jobs.
     """
@@ -74,6 +76,7 @@ class JobFacts:
     backlogs: Sequence[Backlog] = ()
     troubled: Sequence[TroubledJob] = ()
     schedules: Sequence[BadSchedule] = ()
+    owed: Sequence[Owed] = ()
     full: Sequence[FullDocument] = ()
     broken: Sequence[BrokenDocument] = ()
 

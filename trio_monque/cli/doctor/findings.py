@@ -307,6 +307,13 @@ RESCUED_JOBS: Final = _kind(
     "One death after a restart is ordinary. If there are many, look why processes end: the log of the system, or "
     "limits of memory.",
 )
+OWED_FOLLOW_UPS: Final = _kind(
+    "owed-follow-ups",
+    Severity.WARNING,
+    "Jobs of the name {name!r} that have ended and still owe a follow-up: {count}, the oldest for {ago} s.",
+    'Start a worker whose `then` makes it. If one runs, its function raises: look in its log for "could not enqueue '
+    'the follow-up". To drop these follow-ups, deploy `then=lambda job: None`. Until then retention spares the jobs.',
+)
 BAD_SCHEDULE: Final = _kind(
     "bad-schedule",
     Severity.PROBLEM,

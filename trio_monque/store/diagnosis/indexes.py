@@ -98,6 +98,7 @@ def look_at_indexes(jobs: JobCollection) -> Indexes:
     found = {str(one["name"]): one for one in jobs.collection.list_indexes()}
     definitions = {name: _definition(one) for name, one in found.items()}
     ours = {indexes.name_of(index): _definition(index.document) for index in indexes.ALL}
+    usable = {**ours, indexes.name_of(indexes.FOLLOW_UPS): _definition(indexes.FOLLOW_UPS.document)}
     renamed = {
         name: other
         for name, wanted in ours.items()
@@ -107,7 +108,7 @@ def look_at_indexes(jobs: JobCollection) -> Indexes:
     known = {*ours, _ID_INDEX, *OF_NODE, *map(indexes.name_of, _IF_NEEDED)}
     return Indexes(
         has_collection=bool(found),
-        present=frozenset(name for name in ours if definitions.get(name) == ours[name]),
+        present=frozenset(name for name, wanted in usable.items() if definitions.get(name) == wanted),
         missing=[name for name in ours if name not in found and name not in renamed],
         altered=[name for name in ours if name in found and definitions[name] != ours[name]],
         renamed=renamed,
