@@ -63,6 +63,16 @@ def test_moment_of_a_job_may_be_absolute_or_past(command: Command, fleet: None) 
     assert command("enqueue", "send", "--at", "2020-01-31").out.endswith(", due now\n")
 
 
+def test_job_may_have_to_start_by_a_moment(command: Command, db: Database, fleet: None) -> None:
+    added = command("enqueue", "send", "--start-by", "2h")
+    (job,) = Monque(db).sync.get_jobs()
+    assert job.start_by is not None
+    assert timedelta(hours=1.9) < job.start_by - now() < timedelta(hours=2.1)
+    shown = command("show", str(job.id))
+    assert (added.status, shown.status) == (0, 0)
+    assert "start by" in shown.out
+
+
 def test_key_in_use_shows_the_job_that_has_it(command: Command, jobs: Collection, fleet: None) -> None:
     first = command("enqueue", "send", "1", "--unique-key", "k", "--json").json
     ended = command("enqueue", "send", "2", "--unique-key", "k")
@@ -109,6 +119,7 @@ def test_data_come_from_a_file_or_from_standard_input(
         (("send", "--at", "tomorrow"), "'tomorrow' is neither a length of time from now"),
         (("send", "--at", "9999-12-31"), "--at="),
         (("send", "--at", "99999999999d"), "is too long"),
+        (("send", "--at", "2h", "--start-by", "1h"), "--start-by="),
         (("send", "--timeout", "0"), "--timeout=0.0: must be greater than 0"),
         (("send", "--timeout", "soon"), "'soon' is not a length of time"),
         (("send", "--max-attempts", "-1"), "--max-attempts=-1: must be at least 0"),

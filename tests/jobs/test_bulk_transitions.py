@@ -88,8 +88,9 @@ def test_moments_are_within_the_window_in_order_and_one_in_each_share(
     moments = spread_over(NOW, seconds, count, random)
     assert len(moments) == count
     assert moments == sorted(moments)
-    share = timedelta(seconds=seconds / count)
+    share = seconds / count
     for place, moment in enumerate(moments):
         assert moment.microsecond % 1000 == 0
         assert timedelta(0) <= moment - NOW <= timedelta(seconds=seconds)
-        assert abs(moment - NOW - place * share) <= share + timedelta(milliseconds=1)
+        begins = NOW + timedelta(seconds=place * share)
+        assert abs(moment - begins) <= timedelta(seconds=share, milliseconds=1)

@@ -28,13 +28,30 @@ def cancel(model: Model, job_id: ObjectId) -> Answer:
     return job
 
 
-def set_aside(model: Model, seen: ModelJob, reason: str) -> bool:
-    """Of a pending job on which the server refuses every claim; whether it is as it was seen, and has failed now."""
+def _waiting_as_seen(model: Model, seen: ModelJob) -> ModelJob | None:
+    """The pending job, if nothing has run or changed it since."""
     job = model.jobs.get(seen.id)
     if job is None or job.status != "pending" or job.claimed_by is not None:
-        return False
+        return None
     pinned = ["attempts", "fail_count", "rescues", "rev", *(["next_run_at"] if seen.repeat_interval else [])]
-    if any(getattr(job, pin) != getattr(seen, pin) for pin in pinned):
+    return None if any(getattr(job, pin) != getattr(seen, pin) for pin in pinned) else job
+
+
+def end_unstarted(model: Model, seen: ModelJob, receipt: str) -> bool:
+    """Of a pending job whose moment has passed; whether it is as it was seen, and is cancelled now."""
+    job = _waiting_as_seen(model, seen)
+    if job is None or seen.start_by is None or job.start_by != seen.start_by:
+        return False
+    model.mark("end_unstarted", job.status)
+    job.status, job.updated_at, job.receipt = "cancelled", model.now, receipt
+    job.fail_reason = f"start_by: not started by {seen.start_by.isoformat(timespec='milliseconds')}"
+    return True
+
+
+def set_aside(model: Model, seen: ModelJob, reason: str) -> bool:
+    """Of a pending job on which the server refuses every claim; whether it is as it was seen, and has failed now."""
+    job = _waiting_as_seen(model, seen)
+    if job is None:
         return False
     model.mark("set_aside", job.status)
     job.status, job.fail_reason, job.updated_at = "failed", reason, model.now
@@ -63,6 +80,7 @@ def retry(model: Model, job_id: ObjectId) -> Answer:
     job.fail_count, job.fail_reason, job.rescues = 0, None, 0
     job.claimed_by = job.locked_at = job.claim_token = job.token_of = None
     job.last_heartbeat = job.heartbeat_interval = job.cancel_requested_at = job.renewed_at = None
+    job.start_by = None
     job.rev += 1
     return job
 

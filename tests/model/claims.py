@@ -7,7 +7,7 @@ something instead, so that nearly every step of a random sequence does something
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from bson import ObjectId
@@ -26,16 +26,20 @@ STEPS_OF_TIME: Final = (
     timedelta(seconds=5),
     timedelta(milliseconds=1),
 )
+# Later than all that is played: here it is only kept, until the job has run.
+FAR: Final = datetime(2100, 1, 1, tzinfo=UTC)
+
 NEW_JOBS: Final[Sequence[dict[str, Any]]] = (
     {"name": "greet", "max_attempts": 1, "max_rescues": 0},
     {"name": "greet", "repeat_interval": HOURLY},
     {"name": "sweep", "unique_key": "k"},
-    {"name": "greet", "max_rescues": 0},
+    {"name": "greet", "max_rescues": 0, "start_by": FAR},
     {"name": "sweep", "unique_key": "k", "repeat_interval": HALF_PAST},
     {"name": "greet", "repeat_interval": HOURLY, "on_exhausted": "fail", "max_attempts": 1},
     {"name": "sweep", "unique_key": "k", "delay": 5.0},
     {"name": "sweep", "data": {"version": 0}, "max_rescues": 0, "meta": {"tenant": "acme"}},
 )
+WITH_A_MOMENT: Final = 3
 WANTED: Final = ({"greet": 3, "sweep": 2}, {"greet": 2}, {"sweep": 1, "greet": 1}, {"sweep": 2})
 
 # In these a claimed copy may be older than the claim: Node reschedules, and retries a job that had not failed, and
@@ -55,7 +59,7 @@ def enqueue(play: Play, a: int, b: int) -> None:
 
 
 def node_enqueue(play: Play, a: int, b: int) -> None:
-    ours = ("max_attempts", "max_rescues", "on_exhausted", "meta")
+    ours = ("max_attempts", "max_rescues", "on_exhausted", "meta", "start_by")
     content = {name: value for name, value in NEW_JOBS[a % len(NEW_JOBS)].items() if name not in ours}
     expected, _ = new_pair(ObjectId(f"{play.number():024x}"), play.model.now, **content)
     play.node.enqueue(expected)

@@ -10,7 +10,7 @@ from bson import ObjectId
 from trio_monque.errors import JobStateError
 from trio_monque.jobs import transitions
 from trio_monque.jobs.job import Job, JobStatus
-from trio_monque.store import job_changes
+from trio_monque.store import job_changes, unstarted_jobs
 
 from . import by_hand, claims, ends
 from .model import Refusal
@@ -69,6 +69,23 @@ def set_aside(play: Play, a: int, b: int) -> None:
     expected = by_hand.set_aside(play.model, copy.model, "refused")
     real = job_changes.apply_if_allowed(play.jobs, transitions.set_aside(copy.real, play.model.now, "refused"))
     check_equal("set aside", expected, real is not None)
+
+
+def end_unstarted(play: Play, a: int, b: int) -> None:
+    """Of jobs as they were read some steps before, or now: their moment has passed by the clock of this caller."""
+    seen = [copy for one in play.instances for copy in one.candidates if copy.model.start_by] if a % 2 else []
+    if not seen:
+        if b % 2:
+            claims.enqueue(play, claims.WITH_A_MOMENT, b)
+        pending = [job.id for job in play.model.jobs.values() if job.status == "pending" and job.start_by]
+        seen = [play.copy(job) for job in unstarted_jobs.look(play.jobs)]
+        check_equal("jobs with a moment", sorted(pending), sorted(copy.real.id for copy in seen))
+    if not seen:
+        return
+    receipt = f"unstarted {play.number()}"
+    expected = [copy.real.id for copy in seen if by_hand.end_unstarted(play.model, copy.model, receipt)]
+    ended = unstarted_jobs.end(play.jobs, [copy.real for copy in seen], play.model.now, receipt)
+    check_equal("ended unstarted", sorted(expected), sorted(job.id for job in ended))
 
 
 def retry(play: Play, a: int, b: int) -> None:

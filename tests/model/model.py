@@ -200,7 +200,7 @@ class Model:
             case "rescue":
                 return self._meant_by_a_death(copy)
             case "cut short":
-                return "release", lambda job, ending: self._end_claim(job, "pending", ending.at)
+                return "release", self._cut_short
             case "snooze":
                 return "snooze", self._snooze
             case "succeed":
@@ -228,8 +228,12 @@ class Model:
         self._end_claim(job, status, ending.at)
         job.started_at, job.finished_at = ending.copy.locked_at, ending.at
 
-    def _rescue(self, job: ModelJob, ending: Ending) -> None:
+    def _cut_short(self, job: ModelJob, ending: Ending) -> None:
         self._end_claim(job, "pending", ending.at)
+        job.start_by = None
+
+    def _rescue(self, job: ModelJob, ending: Ending) -> None:
+        self._cut_short(job, ending)
         job.rescues = ending.copy.deaths + 1
         job.next_run_at = job.resumes_at = min(ending.copy.next_run_at, ending.at)
         self._resume(job, ending)
@@ -241,6 +245,7 @@ class Model:
 
     def _snooze(self, job: ModelJob, ending: Ending) -> None:
         self._end_run(job, "pending", ending)
+        job.start_by = None
         job.next_run_at = ending.at + timedelta(seconds=SOON)
         job.rescues = 0
         self._resume(job, ending)
@@ -268,6 +273,7 @@ class Model:
 
     def _retry(self, job: ModelJob, ending: Ending) -> None:
         self._end_run(job, "pending", ending)
+        job.start_by = None
         job.fail_count += 1
         delay = SOON if ending.verdict == "fail soon" else min(BASE_DELAY * 2**job.fail_count, LONGEST_DELAY)
         job.next_run_at = ending.at + timedelta(seconds=delay)

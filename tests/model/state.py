@@ -72,6 +72,7 @@ class ModelJob:
     started_at: datetime | None = None
     finished_at: datetime | None = None
     errors: tuple[tuple[datetime, int, str], ...] = ()
+    start_by: datetime | None = None
     meta: Mapping[str, str] = field(default_factory=dict)
     follows: ObjectId | None = None
     follow_up: Any = None

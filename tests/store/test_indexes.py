@@ -165,6 +165,11 @@ DEFINITIONS: Sequence[tuple[str, str, dict[str, Any]]] = (
     ("trio_monque_due", "status nextRunAt _id", {"partialFilterExpression": AT_REST}),
     ("trio_monque_created", "createdAt _id", {}),
     ("trio_monque_updated", "status updatedAt _id", {"partialFilterExpression": AT_REST}),
+    (
+        "trio_monque_start_by",
+        "startBy",
+        {"partialFilterExpression": {"startBy": {"$exists": True}, "status": "pending"}},
+    ),
     ("trio_monque_ended", "status updatedAt _id", {"partialFilterExpression": HAS_ENDED}),
     ("trio_monque_ended_by_name", "status name updatedAt _id", {"partialFilterExpression": HAS_ENDED}),
 )

@@ -52,7 +52,10 @@ def is_claim(name: str, command: Any) -> bool:
 
 def is_look(name: str, command: Any) -> bool:
     """The first command of a claim cycle; not the question when the next job is due."""
-    return name == "aggregate" or (name == "find" and "status" in command["filter"] and "projection" not in command)
+    if name == "find":
+        # Not the look for jobs that were not started in time.
+        return "status" in command["filter"] and "projection" not in command and "startBy" not in command["filter"]
+    return name == "aggregate"
 
 
 def is_settlement(name: str, command: Any) -> bool:

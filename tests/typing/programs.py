@@ -174,7 +174,7 @@ def bare(job: RunningJob[Email]) -> None:
 
 
 async def enqueues(monque: Monque) -> None:
-    await monque.enqueue(send, Email("a"), delay=3, unique_key="k")
+    await monque.enqueue(send, Email("a"), delay=3, start_by=datetime.now(UTC), unique_key="k")
     await monque.enqueue(send, Newsletter("a"))
     await monque.enqueue_with_outcome(send, Email("a"), unique_key="k", on_conflict="replace")
     monque.sync.enqueue_with_outcome(text, "a", unique_key="k")

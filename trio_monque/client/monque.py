@@ -161,6 +161,7 @@ class Monque:
                 lost race for a unique key is one.
             run_at: When it is due, timezone-aware; by default now. A moment that has passed is due at once.
             delay: Seconds from now, instead of `run_at`.
+            start_by: If no run has begun by then (timezone-aware), the job is cancelled. Only the first run is limited.
             unique_key: At most one pending or processing job of this name has this key: if there is
                 one already, `on_conflict` says what the call does. It returns that job.
             on_conflict: "keep", the default, changes nothing. "replace" gives a pending job that has the key the

@@ -19,7 +19,7 @@ from typing import Final
 
 from .. import events
 from ..checks import checked_moment
-from ..errors import JobStateError, MonqueConnectionError
+from ..errors import InvalidOptionError, JobStateError, MonqueConnectionError
 from ..jobs import transitions
 from ..jobs.conditional_write import OneOf, Transition, applied
 from ..jobs.fences import is_ours
@@ -132,12 +132,19 @@ def reschedule_job(context: ClientContext, job_id: ObjectId | str, run_at: datet
     Raises:
         JobStateError: It is not pending.
         BrokenDocumentError: The document is not a job; it stays as it is.
-        InvalidOptionError: `run_at` is invalid.
+        InvalidOptionError: `run_at` is invalid, or not before the `start_by` of the job.
         MonqueConnectionError: The database cannot be reached or used.
     """
     moment = checked_moment("run_at", run_at)
 
     def reschedule(context: ClientContext, seen: Job, now: datetime, caused: Caused) -> Job | None:
+        if seen.start_by is not None and seen.start_by <= moment:
+            limit = seen.start_by.isoformat(timespec="milliseconds")
+            raise InvalidOptionError(
+                "run_at",
+                run_at,
+                f"must be before {limit}, the start_by of the job: it would never start. Enqueue another one instead",
+            )
         return _applied(context, transitions.reschedule(seen.id, now, moment), seen)
 
     return Change(partial(_act, context, job_id, "reschedule", reschedule))

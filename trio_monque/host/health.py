@@ -18,8 +18,8 @@ class LoopHealth:
 
     Attributes:
         name: claimer, waker, settler, heartbeat, orphan releaser (releases claims whose answer was lost), reaper;
-            and those beside them, such as the pruner (retention) and the follow-ups of a scheduler, or the filter
-            watcher of claims.
+            and those beside them, such as the pruner (retention), the follow-ups and the start limits of a scheduler,
+            or the filter watcher of claims.
         healthy: Whether the loop makes progress, or waits on purpose.
         reason: Why it is not healthy; None if it is.
         last_progress: When it last made progress; the start counts.

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from .conditional_write import AtMost, OneOf
+from .conditional_write import AbsentOrAbove, AtMost, OneOf
 from .job import Job, JobStatus
 
 
@@ -49,3 +49,19 @@ def pins(job: Job) -> dict[str, Any]:
         for name, value in zip(names, numbers, strict=True)  # Absent means 0.
     }
     return pinned if due is None else {**pinned, "next_run_at": due}
+
+
+# --- Jobs that must start by a moment ---
+
+
+def is_too_late(job: Job, now: datetime) -> bool:
+    """Whether this pending job must not start any more: its first run has not begun by its `start_by`."""
+    return job.start_by is not None and job.start_by <= now
+
+
+def in_time(jobs: Sequence[Job], now: datetime) -> dict[str, Any]:
+    """The condition that a claim of these jobs at `now` is in time; empty if none of them has a `start_by`.
+
+    So the claim of jobs without this option is the same command as ever.
+    """
+    return {"start_by": AbsentOrAbove(now)} if any(job.start_by is not None for job in jobs) else {}

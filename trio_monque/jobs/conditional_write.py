@@ -23,6 +23,13 @@ class AtMost:
 
 
 @dataclass(frozen=True, slots=True)
+class AbsentOrAbove:
+    """The field is absent, or greater than `value`."""
+
+    value: Any
+
+
+@dataclass(frozen=True, slots=True)
 class OneOf:
     """The field has one of these values; None among them means that it may be absent."""
 

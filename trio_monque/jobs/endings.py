@@ -30,7 +30,9 @@ class JobCancelledError(JobEndedError):
     """Raised to a caller that waits for a job that is `cancelled`."""
 
     def __init__(self, job: Job) -> None:
-        super().__init__(job, f"job {job} was cancelled")
+        # No run of it has failed as long as it has a `start_by`: then this is the reason of its end.
+        reason = "" if job.start_by is None or not job.fail_reason else f": {one_line(job.fail_reason)}"
+        super().__init__(job, f"job {job} was cancelled{reason}")
 
 
 class JobDeletedError(MonqueError):

@@ -73,6 +73,7 @@ class Job(Generic[Result_co]):
         resumes_at: The due date that this library wrote last for another attempt at the same occurrence.
         started_at, finished_at: Begin and end of the last counted run.
         errors: The last errors, oldest first.
+        start_by: If no run has begun by then, the job is cancelled. None for no limit, and after the first run.
         meta: Strings that accompany the job: the `meta` that it was enqueued with. Empty if there are none.
         follows: The id of the job whose end enqueued this one, as the `then` of its worker says.
         follow_up: What `then` still has to do: True from a claim by a worker with `then` until its follow-up is chosen,
@@ -118,6 +119,7 @@ class Job(Generic[Result_co]):
     started_at: datetime | None = None
     finished_at: datetime | None = None
     errors: Sequence[Mapping[str, Any]] = ()
+    start_by: datetime | None = None
     meta: Mapping[str, str] = NO_META
     follows: ObjectId | None = None
     follow_up: Any = None

@@ -63,6 +63,7 @@ class JobOptions(TypedDict, total=False):
 
     run_at: datetime | None
     delay: float | None
+    start_by: datetime | None
     unique_key: str | None
     on_conflict: OnConflict
     max_attempts: int | None
@@ -82,6 +83,7 @@ class NewJob:
             you pass a worker, the data are checked at once, and this attribute is their stored form.
         run_at: When it is due, timezone-aware; None for now. A moment in the past is due at once.
         delay: Seconds from now, instead of `run_at`.
+        start_by: If no run has begun by then (timezone-aware, compared with the server's time), the job is cancelled.
         unique_key: At most one pending or processing job of this name has this key.
         on_conflict: What happens if a job has the key already: "keep" it, or "replace" its data and its due date.
         max_attempts: After how many failures this job is `failed`, instead of its worker's.
@@ -95,6 +97,7 @@ class NewJob:
     _: KW_ONLY
     run_at: datetime | None = None
     delay: float | None = None
+    start_by: datetime | None = None
     unique_key: str | None = None
     on_conflict: OnConflict = "keep"
     max_attempts: int | None = None
@@ -231,6 +234,10 @@ def _check_time(new: NewJob) -> None:
             raise InvalidOptionError("delay", new.delay, "is longer than a thousand years")
     elif new.run_at is not None:
         checked_moment("run_at", new.run_at)
+    if new.start_by is not None:
+        start_by = checked_moment("start_by", new.start_by)
+        if new.run_at is not None and start_by <= checked_moment("run_at", new.run_at):
+            raise InvalidOptionError("start_by", new.start_by, "must be later than run_at: the job could never start")
 
 
 def _made(new: NewJob, job_id: ObjectId, now: datetime) -> Job:
@@ -245,6 +252,8 @@ def _made(new: NewJob, job_id: ObjectId, now: datetime) -> Job:
     # Only options that were given: thousands of jobs are made at once, and most have none.
     if new.unique_key is not None:
         values["unique_key"] = new.unique_key
+    if new.start_by is not None:
+        values["start_by"] = checked_moment("start_by", new.start_by)
     if new.max_attempts is not None:
         values["max_attempts"] = new.max_attempts
     if new.max_rescues is not None:

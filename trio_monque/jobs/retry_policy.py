@@ -92,7 +92,7 @@ def decide(job: Job, verdict: Verdict, now: datetime, policy: RetryPolicy) -> Tr
     """
     match verdict:
         case CutShort():
-            return transitions.release(job, now)
+            return transitions.release(job, now, has_begun=True)
         case Succeeded(result) if job.repeat_interval is None:
             return transitions.complete(job, now, result)
         case Succeeded(result):

@@ -72,6 +72,7 @@ TABLE: Final = (
     Row("fail", PROCESSING, FAILED, "the last attempt failed, or no other can be made"),
     Row("cancel_claimed", PROCESSING, CANCELLED, "a requested cancellation"),
     Row("cancel_pending", PENDING, CANCELLED, "a caller cancelled it"),
+    Row("end_unstarted", PENDING, CANCELLED, "it was not started by its `start_by`"),
     Row("set_aside", PENDING, FAILED, "the server refuses every claim on it"),
     Row("retry_again", FAILED, PENDING, "a caller gave it new attempts"),
     Row("retry_again", CANCELLED, PENDING, "a caller gave it new attempts"),
@@ -139,6 +140,31 @@ def set_aside(job: Job, now: datetime, reason: str) -> Transition:
         guard={"id": job.id, "status": PENDING, "claimed_by": None, **pins(job)},
         set={"status": FAILED, "fail_reason": reason, "updated_at": now},
     )
+
+
+# --- pending -> cancelled, by the time ---
+
+
+def end_unstarted(job: Job, now: datetime) -> Transition:
+    """pending -> cancelled: no run began by the job's `start_by`. `fail_reason` has that as the reason."""
+    assert job.start_by is not None
+    return Transition(
+        # Either this or a claim wins: both ask for a pending job without an owner. `start_by` is in the guard because a
+        # caller may have put the job back without its limit since it was read; `rev` and the numbers, because it may
+        # have run meanwhile.
+        guard={"id": job.id, "status": PENDING, "claimed_by": None, **pins(job), "start_by": job.start_by},
+        set={
+            "status": CANCELLED,
+            "fail_reason": f"start_by: not started by {job.start_by.isoformat(timespec='milliseconds')}",
+            "updated_at": now,
+        },
+    )
+
+
+def _started(job: Job) -> tuple[str, ...]:
+    """The fields that are removed when a job whose run had begun is pending again: its `start_by` has been kept."""
+    # Only of jobs that have it: all others are written as ever.
+    return () if job.start_by is None else ("start_by",)
 
 
 # --- The ends of a claim: all under the fence ---
@@ -227,7 +253,7 @@ def retry(job: Job, now: datetime, failure: Failure, next_run_at: datetime) -> T
         },
         added={"fail_count": 1},
         # The count of deaths in a row ends with a run that the process survived.
-        cleared=(*_ENDED, "rescues"),
+        cleared=(*_ENDED, "rescues", *_started(job)),
         otherwise=cancel_claimed(job, now),
     )
 
@@ -237,7 +263,7 @@ def snooze(job: Job, now: datetime, next_run_at: datetime) -> Transition:
     return Transition(
         guard=_unless_cancelled(job),
         set={"status": PENDING, "next_run_at": next_run_at, **_ended(job, now), **resumed(job, next_run_at)},
-        cleared=(*_ENDED, "rescues"),
+        cleared=(*_ENDED, "rescues", *_started(job)),
         otherwise=cancel_claimed(job, now),
     )
 
@@ -260,12 +286,13 @@ def fail(job: Job, now: datetime, failure: Failure) -> Transition:
     )
 
 
-def release(job: Job, now: datetime) -> Transition:
+def release(job: Job, now: datetime, *, has_begun: bool = False) -> Transition:
     """processing -> pending: releases the claim. The job is due as before, and no attempt is counted."""
     return Transition(
         guard=_unless_cancelled(job),
         set={"status": PENDING, "updated_at": now},
-        cleared=_ENDED,
+        # A run that was cut short at a shutdown had begun, and must be repeated however late it is.
+        cleared=(*_ENDED, *_started(job)) if has_begun else _ENDED,
         otherwise=cancel_claimed(job, now),
     )
 
@@ -292,7 +319,8 @@ def rescue(job: Job, now: datetime, next_run_at: datetime) -> Transition:
             "resumes_at": next_run_at,  # In a one-off job too: Node may fail an attempt in between.
             **resumed(job, next_run_at),
         },
-        cleared=_ENDED,
+        # Nothing shows whether the dead instance had begun the run: at least once goes before the limit.
+        cleared=(*_ENDED, *_started(job)),
     )
     return _of_the_dead(job, now, rescued)
 
@@ -373,7 +401,8 @@ def retry_again(job_id: ObjectId, now: datetime) -> Transition:
     return Transition(
         guard={"id": job_id, "status": OneOf((FAILED, CANCELLED))},
         set={"status": PENDING, "fail_count": 0, "next_run_at": now, "updated_at": now},
-        cleared=(*_ENDED, "fail_reason", "rescues"),
+        # The limit too: the caller wants it to run now.
+        cleared=(*_ENDED, "fail_reason", "rescues", "start_by"),
         added={"rev": 1},
     )
 

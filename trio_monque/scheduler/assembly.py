@@ -66,10 +66,11 @@ def assembled(
     engine.add_service(presence.run, presence.progress, presence.end)
     engine.add_service(partial(paused.run, context.jobs, engine.waker.look), paused.progress)
     engine.add_service(source.follow_ups.run, source.follow_ups.progress, source.follow_ups.end)
+    engine.add_chore(source.unstarted.run, source.unstarted.progress)
     if config.retention is not None:
         pruner = Pruner(context, db_threads, engine.stop, config.instance_id, config.retention)
         engine.add_chore(pruner.run, pruner.progress)
-    wakeups = EngineWakeups(engine, context, paused, recent_ids, config.instance_id)
+    wakeups = EngineWakeups(engine, context, paused, recent_ids, source.unstarted, config.instance_id)
     return Parts(source, engine, presence, wakeups)
 
 

@@ -19,6 +19,7 @@ from ..engine.demand import HEAD_START, Demand, Due, Granted, KnownItem
 from ..engine.lease import Beats
 from ..errors import MonqueConnectionError
 from ..host.claiming import Claiming, Taken
+from ..jobs.claimable import is_too_late
 from ..jobs.fences import ClaimStamp
 from ..jobs.job import Job
 from ..jobs.rescue_policy import is_suspect
@@ -29,6 +30,7 @@ from ..store.due import NextDue
 from ..store.refused_claims import SetAside
 from .candidates import JobFinder, JobKey
 from .context import SchedulerContext
+from .unstarted_jobs import UnstartedJobs
 
 LONGEST_WAIT: Final = 2 * HEAD_START
 """Seconds that `claim_one` sleeps in its thread, at most. Its timer was set from two clocks that cannot be read at the
@@ -41,11 +43,18 @@ class JobClaims:
     Args:
         announce: Announces jobs to the schedulers of this trio run; None for unknown ones.
         claimed: Called when jobs were claimed.
+        unstarted: Ends jobs that must not start any more.
     """
 
     def __init__(
-        self, shared: SchedulerContext, beats: Beats, announce: Callable[[None], None], claimed: Callable[[], None]
+        self,
+        shared: SchedulerContext,
+        beats: Beats,
+        announce: Callable[[None], None],
+        claimed: Callable[[], None],
+        unstarted: UnstartedJobs,
     ) -> None:
+        self._unstarted = unstarted
         self._shared = shared
         self._context = shared.client
         self._db_threads = shared.db_threads
@@ -88,6 +97,10 @@ class JobClaims:
         # that began before the pause are on their way.
         if paused := self._paused.look_up(self._leased):
             asked = [job for job in chosen if job.name not in paused]
+        # A job that must have started by now is ended here, and not claimed. The write of the claim repeats this.
+        if late := [job for job in asked if is_too_late(job, now)]:
+            self._unstarted.end(self._leased, late, now)
+            asked = [job for job in asked if not is_too_late(job, now)]
         followed = self._workers.followed
         taken = claiming.take(self._leased, asked, now, stamp, followed) if asked else claiming.TakenJobs([])
         if taken.refused:

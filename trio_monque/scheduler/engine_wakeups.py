@@ -19,6 +19,7 @@ from ..store.types import ObjectId
 from .candidates import JobKey
 from .paused_names import PausedNames
 from .settlement import JobEngine
+from .unstarted_jobs import UnstartedJobs
 
 MOST_REMEMBERED: Final = 10_000
 """Ids that are remembered. A forgotten one costs a look; the second announcement comes milliseconds after the first."""
@@ -55,8 +56,15 @@ class EngineWakeups:
     """
 
     def __init__(
-        self, engine: JobEngine, context: ClientContext, paused: PausedNames, recent_ids: RecentIds, instance_id: str
+        self,
+        engine: JobEngine,
+        context: ClientContext,
+        paused: PausedNames,
+        recent_ids: RecentIds,
+        unstarted: UnstartedJobs,
+        instance_id: str,
     ) -> None:
+        self._unstarted = unstarted
         self.instance_id = instance_id
         self._context = context
         self._paused = paused
@@ -80,6 +88,7 @@ class EngineWakeups:
         self.look()
 
     def expect(self, jobs: Sequence[Job], *, new: bool) -> None:
+        self._unstarted.expect(jobs)
         if new:
             jobs = [job for job in jobs if job.id not in self._recent_ids]
             self._recent_ids.add(job.id for job in jobs)

@@ -136,6 +136,17 @@ class JobReporter(Reporter[Job, JobSettlement, Rescued, SchedulerReport]):
             else:
                 self.event_delivery.emit(events.SchedulerErrorOccurred(error, one.job))
 
+    def jobs_ended_unstarted(self, jobs: Sequence[Job]) -> None:
+        """Report jobs that were cancelled because no run began by their `start_by`."""
+        if not jobs:
+            return
+        local_ends.announce(self._namespace)
+        for job in jobs:
+            self.tally.cancelled += 1
+            self.tally.count_end(job.name, "cancelled")
+            logger.info("job %s was cancelled: %s", job, job.fail_reason, extra=log_extra(job))
+            self.event_delivery.emit(events.JobCancelled(job))
+
     # --- The observer of the engine ---
 
     def run_started(self, claim: Job) -> None:

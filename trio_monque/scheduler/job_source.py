@@ -55,6 +55,7 @@ from .settlement import (
     settled,
 )
 from .transactions import JobTransaction
+from .unstarted_jobs import UnstartedJobs
 from .worker import MakeRunningJob, Worker
 
 R = TypeVar("R")
@@ -70,11 +71,12 @@ class JobSource:
     """The `Source` of jobs. Used on the thread of the trio run; commands run in database threads.
 
     Attributes:
-        claims, follow_ups: Available from `attach` on.
+        claims, follow_ups, unstarted: Available from `attach` on.
     """
 
     claims: JobClaims
     follow_ups: FollowUps
+    unstarted: UnstartedJobs
     _announcer: Announcer
     _control: Control[Job, JobSettlement]
     _rescues: Rescues
@@ -100,7 +102,8 @@ class JobSource:
         self._rescues = Rescues(self._shared, self._announce, control)
         self._transactions = Transactions(self._db_threads, self._context, control, self._beats)
         self.follow_ups = FollowUps(self._context, self._db_threads, self._workers, self._announce)
-        self.claims = JobClaims(self._shared, self._beats, self._announce, self._has_claimed)
+        self.unstarted = UnstartedJobs(self._shared, control)
+        self.claims = JobClaims(self._shared, self._beats, self._announce, self._has_claimed, self.unstarted)
         # If a new measurement of the server's clock differs from the last, all timers are wrong: look at once.
         self._context.when_clock_moves(partial(self._announce, None))
 

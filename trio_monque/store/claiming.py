@@ -34,7 +34,7 @@ from pymongo.client_session import ClientSession
 
 from ..errors import BrokenDocumentError
 from ..jobs import transitions
-from ..jobs.claimable import past, pins
+from ..jobs.claimable import in_time, is_too_late, past, pins
 from ..jobs.conditional_write import OneOf, Transition, applied
 from ..jobs.fences import ClaimStamp, cycle_fence, stamp_fence
 from ..jobs.job import Job
@@ -109,7 +109,8 @@ def take(
 def _take(
     jobs: JobCollection, candidates: Sequence[Job], now: datetime, stamp: ClaimStamp, *, followed: bool = False
 ) -> TakenJobs:
-    transition = transitions.claim(sorted({job.name for job in candidates}), now, stamp, followed=followed)
+    names = sorted({job.name for job in candidates})
+    transition = transitions.claim(names, now, stamp, in_time(candidates, now), followed=followed)
     ids = [job.id for job in candidates]
     as_read = _as_read(candidates)
     # A job that has become a suspect since the look must not be claimed beside others. The pins exclude that; without
@@ -244,6 +245,11 @@ def take_one(
     # The answer is the document after this very write, which is acknowledged: nothing needs to be read back.
     try:
         taken = _without_doubled(jobs, [jobs.codec.decode(found)], stamp)
+        if taken and is_too_late(taken[0], now):
+            # Without a look, nothing has shown that this job must have started by now. It does not start: the look that
+            # follows ends it. A condition in the write would make every claim by an id longer.
+            _release_unrunnable(jobs, [job_id], stamp, now)
+            return TakenJobs([], more=True)
         # What was released is due as before: the next look meets it.
         return TakenJobs(taken, more=not taken)
     except BrokenDocumentError:

@@ -15,7 +15,7 @@ from bson.errors import BSONError
 from bson.raw_bson import RawBSONDocument
 
 from ..errors import BrokenDocumentError
-from ..jobs.conditional_write import AtMost, Containing, OneOf, Transition, Within
+from ..jobs.conditional_write import AbsentOrAbove, AtMost, Containing, OneOf, Transition, Within
 from ..jobs.job import Job
 from .decoding import job_of
 from .fields import DEFAULTS, FIELD, REQUIRED
@@ -147,6 +147,8 @@ def _condition(attribute: str, condition: object) -> Any:
     match condition:
         case AtMost(value):
             return {"$lte": _stored(attribute, value)}
+        case AbsentOrAbove(value):
+            return {"$not": {"$lte": _stored(attribute, value)}}
         case OneOf(values):
             return {"$in": [_stored(attribute, value) for value in values]}
         case Within():

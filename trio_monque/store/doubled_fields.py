@@ -30,7 +30,17 @@ logger = logger_of("store")
 # The end of a recurring job's run is computed from these, and its guard compares them.
 _SCHEDULE: Final = tuple(FIELD[name] for name in ("repeat_interval", "timezone", "on_exhausted"))
 _CLAIMED_BY: Final = ("claimed_by", "locked_at", "last_heartbeat", "heartbeat_interval", "claim_token", "renewed_at")
-_PINNED: Final = ("name", "status", "next_run_at", "attempts", "fail_count", "rescues", "rev", "cancel_requested_at")
+_PINNED: Final = (
+    "name",
+    "status",
+    "next_run_at",
+    "attempts",
+    "fail_count",
+    "rescues",
+    "rev",
+    "cancel_requested_at",
+    "start_by",
+)
 
 # The fields that conditional writes compare. Two fields of another name, such as `data`, do no harm.
 _COMPARED: Final = frozenset({*(FIELD[name] for name in (*_PINNED, *_CLAIMED_BY)), *_SCHEDULE})

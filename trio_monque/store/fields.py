@@ -46,6 +46,7 @@ FIELD: Final[Mapping[str, str]] = {
     "started_at": "startedAt",
     "finished_at": "finishedAt",
     "errors": "errors",
+    "start_by": "startBy",
     "meta": "meta",
     "follows": "follows",
     "follow_up": "followUp",

@@ -75,7 +75,14 @@ CREATED: Final = _index("trio_monque_created", "created_at", "id")
 # documented look for due jobs of any name.
 UPDATED: Final = _index("trio_monque_updated", "status", "updated_at", "id", partialFilterExpression=_AT_REST)
 
-ALL: Final = (CLAIM, HELD, UNIQUE_KEY, LISTING, CREATED, UPDATED)
+# Pending jobs that must start by a moment. No other job is in it.
+START_BY: Final = _index(
+    "trio_monque_start_by",
+    "start_by",
+    partialFilterExpression={FIELD["start_by"]: {"$exists": True}, FIELD["status"]: "pending"},
+)
+
+ALL: Final = (CLAIM, HELD, UNIQUE_KEY, LISTING, CREATED, UPDATED, START_BY)
 
 
 def name_of(index: IndexModel) -> str:

@@ -64,6 +64,11 @@ def replace_or_insert(jobs: JobCollection, new: Job, payload: bytes) -> Enqueued
 def _upsert(jobs: JobCollection, new: Job, payload: bytes) -> Enqueued[Any]:
     document = document_of(new)
     written = {FIELD[name]: document.pop(FIELD[name]) for name in _WRITTEN}
+    cleared: tuple[str, ...] = _CLEARED
+    if new.start_by is None:
+        cleared = (*cleared, "start_by")
+    else:
+        written[FIELD["start_by"]] = document.pop(FIELD["start_by"])
     del document[FIELD["data"]]
     found = jobs.raw.find_one_and_update(
         {
@@ -74,7 +79,7 @@ def _upsert(jobs: JobCollection, new: Job, payload: bytes) -> Enqueued[Any]:
         {
             "$set": _with_data(written, payload),
             "$inc": {FIELD["rev"]: 1},
-            "$unset": {FIELD[name]: "" for name in _CLEARED},
+            "$unset": {FIELD[name]: "" for name in cleared},
             "$setOnInsert": document,
         },
         upsert=True,

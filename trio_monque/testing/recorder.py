@@ -62,7 +62,9 @@ class _Memory:
             return Enqueued(job, "created")
         if new.on_conflict == "keep" or holder.status is not JobStatus.PENDING:
             return Enqueued(holder, "kept")
-        replaced = replace(holder, data=job.data, next_run_at=job.next_run_at, rev=holder.rev + 1)
+        replaced = replace(
+            holder, data=job.data, next_run_at=job.next_run_at, start_by=job.start_by, rev=holder.rev + 1
+        )
         self._hold_key(replaced)
         self.enqueued.append(new)
         return Enqueued(replaced, "replaced")

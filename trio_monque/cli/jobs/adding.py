@@ -72,6 +72,12 @@ def _data_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.argument("name")
 @_data_options
 @click.option("--at", type=FROM_NOW, metavar="WHEN", help="When it is due: 2h from now, or a moment. (default: now)")
+@click.option(
+    "--start-by",
+    type=FROM_NOW,
+    metavar="WHEN",
+    help="If it has not started by then, it is cancelled.",
+)
 @click.option("--unique-key", metavar="KEY", help="At most one pending or processing job of the name has this key.")
 @click.option(
     "--on-conflict",
@@ -89,6 +95,7 @@ def enqueue(
     data: Any,
     data_file: Path | None,
     at: When | None,
+    start_by: When | None,
     meta: tuple[tuple[str, str], ...],
     **options: Any,
 ) -> int:
@@ -101,9 +108,10 @@ def enqueue(
     """
     given = _given(data, data_file)
     with invalid_options(run_at="at"):
-        run_at = None if at is None else at(access.now())
+        now = access.now()
+        options["run_at"], options["start_by"] = (None if one is None else one(now) for one in (at, start_by))
         enqueued = _carried_out(
-            enqueuing.enqueue_with_outcome(access.producer, name, given, run_at=run_at, meta=_meta(meta), **options)
+            enqueuing.enqueue_with_outcome(access.producer, name, given, meta=_meta(meta), **options)
         )
     job = enqueued.job
     if access.as_json:

@@ -54,6 +54,7 @@ def _identity(job: Job) -> dict[str, object]:
         "most attempts": job.max_attempts,
         "most deaths": job.max_rescues,
         "timeout": None if job.timeout is None else duration(job.timeout),
+        "start by": None if job.start_by is None else moment(job.start_by),
         "claimed by": job.claimed_by,
         "last failure": job.fail_reason,
         "meta": ", ".join(f"{key}={value}" for key, value in job.meta.items()),

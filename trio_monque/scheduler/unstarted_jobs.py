@@ -1,0 +1,148 @@
+"""UnstartedJobs: ends jobs that were not started by their `start_by`, and reports each once.
+
+A look for due jobs meets most of them, and ends them here instead of claiming them. It does not see jobs of names that
+are paused or that no instance has, nor a job that is due later. `run` ends those: it sleeps until the earliest moment
+that it knows, and looks for others once a minute. Every instance does this, for all names; one of them ends a job.
+"""
+
+from __future__ import annotations
+
+import math
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+from typing import Final, NoReturn
+
+import trio
+
+from ..engine.progress import Progress
+from ..engine.source import Control
+from ..errors import MonqueConnectionError
+from ..jobs.claimable import is_too_late
+from ..jobs.job import Job
+from ..log import logger_of
+from ..loop_time import loop_time
+from ..store import unstarted_jobs
+from ..store.database_threads import Channel
+from ..store.job_collection import JobCollection
+from ..store.types import ObjectId
+from .context import SchedulerContext
+from .settlement import JobSettlement
+
+logger = logger_of("scheduler")
+
+LOOK_INTERVAL: Final = 60.0
+"""Seconds between two looks, in real time. In virtual time each job is announced, and there are no other looks."""
+
+JITTER: Final = 0.1
+
+PAUSE_AFTER_FAULT: Final = 5.0
+
+MOST_PAGES: Final = 10
+"""Pages of one turn, of `unstarted_jobs.MOST_AT_ONCE` jobs each. The next turn goes on."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    """What was sent. After a lost answer it is sent again: its receipt shows which jobs it has ended."""
+
+    late: Sequence[Job]
+    now: datetime
+    receipt: str
+
+
+class UnstartedJobs:
+    """The loop, and what claims use of it."""
+
+    def __init__(self, shared: SchedulerContext, control: Control[Job, JobSettlement]) -> None:
+        self.progress = Progress("start limits")
+        self._context = shared.client
+        self._db_threads = shared.db_threads
+        self._reporter = shared.reporter
+        self._control = control
+        self._time = loop_time()
+        self._signal = trio.Event()
+        self._look_at = -math.inf
+        self._unanswered: list[_Batch] = []
+
+    # --- In a database thread ---
+
+    def end(self, jobs: JobCollection, late: Sequence[Job], now: datetime) -> Sequence[Job]:
+        """End these pending jobs, and report them; return those that this call has ended.
+
+        Raises:
+            MonqueConnectionError: The loop sends it again.
+        """
+        return self._send(jobs, _Batch(late, now, secrets.token_hex(6)))
+
+    def _send(self, jobs: JobCollection, batch: _Batch) -> Sequence[Job]:
+        try:
+            ended = unstarted_jobs.end(jobs, batch.late, batch.now, batch.receipt)
+        except MonqueConnectionError as error:
+            # Some may have ended. No look shows them any more, and without this their ends would not be reported.
+            if error.unknown_outcome:
+                self._unanswered.append(batch)
+                self._control.on_trio_thread(self._look_soon)
+            raise
+        # From here, because the task that waits for this thread may be cancelled.
+        self._control.on_trio_thread(partial(self._reporter.jobs_ended_unstarted, ended))
+        return ended
+
+    # --- On the thread of the run ---
+
+    def expect(self, jobs: Sequence[Job]) -> None:
+        """Set a timer for these pending jobs, as far as they must start by a moment."""
+        if moments := [job.start_by for job in jobs if job.start_by is not None]:
+            self._look_by(self._context.clock.on_run_clock(min(moments)))
+
+    def _look_by(self, moment: float) -> None:
+        if moment < self._look_at:
+            self._look_at = moment
+            self._signal.set()
+
+    def _look_soon(self) -> None:
+        self._look_by(trio.current_time() + PAUSE_AFTER_FAULT)
+
+    async def run(self) -> NoReturn:
+        """Run until cancelled, at any time: no running job depends on it."""
+        while True:
+            self._signal = trio.Event()  # Before the time is compared: what is set after that ends the wait.
+            if trio.current_time() >= self._look_at:
+                await self._take_turn()
+            self.progress.plan(self._look_at)
+            with trio.move_on_at(self._look_at):
+                await self._signal.wait()
+
+    async def _take_turn(self) -> None:
+        self._look_at = math.inf  # Before the look: what is announced during it may not be in its answer.
+        self.progress.ask()
+        try:
+            following = await self._db_threads.call(self._end_all, channel=Channel.COMMANDS, abandon_on_cancel=True)
+        except MonqueConnectionError as error:
+            if self.progress.fail(error):
+                logger.warning("could not look for jobs that were not started in time: %s; retrying", error)
+            self._look_soon()
+            return
+        self.progress.answered()
+        if following is not None:
+            self._look_by(self._context.clock.on_run_clock(following))
+        if not self._time.is_event_driven:
+            self._look_by(trio.current_time() + self._time.jittered(LOOK_INTERVAL, JITTER))
+
+    def _end_all(self) -> datetime | None:
+        """End all that are late; return the earliest moment of the others, None if there are none."""
+        jobs = self._context.jobs
+        while self._unanswered:
+            self._send(jobs, self._unanswered.pop())
+        met: list[ObjectId] = []
+        for _ in range(MOST_PAGES):
+            found, now = unstarted_jobs.look(jobs, met), self._context.now()
+            late = [job for job in found if is_too_late(job, now)]
+            if late:
+                self.end(jobs, late, now)
+            if len(late) < unstarted_jobs.MOST_AT_ONCE:
+                return min((job.start_by for job in found if job.start_by and not is_too_late(job, now)), default=None)
+            met += [job.id for job in late]
+        return None
