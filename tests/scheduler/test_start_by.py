@@ -10,9 +10,11 @@ import trio
 from pymongo.errors import AutoReconnect
 from trio.testing import MockClock
 
-from trio_monque import JobCancelledError, JobStatus, Monque, NewJob, RunningJob, Workers
+from trio_monque import Job, JobCancelledError, JobStatus, Monque, NewJob, RunningJob, Workers
 from trio_monque.errors import InvalidOptionError
 from trio_monque.events import JobCancelled
+from trio_monque.jobs.follow_ups import HELD_UNTIL
+from trio_monque.store.types import Collection
 from trio_monque.testing import SchedulerOpener, advance, drain, fail_next, now, quiesce
 
 
@@ -142,6 +144,28 @@ async def test_more_late_jobs_than_one_page_end_in_one_turn(
     async with open_test_scheduler(Workers()) as scheduler:
         await quiesce()
         assert scheduler.statistics().cancelled == 250
+
+
+async def test_follow_up_that_is_held_is_not_ended_and_a_late_one_is_once(
+    open_test_scheduler: SchedulerOpener, monque: Monque, jobs: Collection, autojump_clock: MockClock
+) -> None:
+    workers, cancelled = Workers(), list[JobCancelled]()
+
+    def then(job: Job[Any]) -> NewJob:
+        return NewJob("ship", start_by=now() - timedelta(seconds=1))
+
+    workers.register("pack", noop, then=then)
+    parent = await monque.enqueue("pack", delay=3600)
+    held = {**await monque.document("ship", start_by=now()), "nextRunAt": HELD_UNTIL, "follows": parent.id}
+    jobs.insert_one({**held, "followUp": {"attempt": 0, "due": now()}})
+    jobs.update_one({"_id": parent.id}, {"$set": {"followUp": True}})
+    async with open_test_scheduler(workers, listeners={JobCancelled: cancelled.append}) as scheduler:
+        await advance(120)
+        assert jobs.count_documents({"name": "ship", "status": "pending"}) == 1
+        await scheduler.enqueue("pack")
+        await advance(120)
+    assert [event.job.name for event in cancelled] == ["ship"]
+    assert jobs.count_documents({"name": "ship", "status": "cancelled"}) == 1
 
 
 # --- What callers do ---

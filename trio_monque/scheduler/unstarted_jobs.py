@@ -21,6 +21,7 @@ from ..engine.progress import Progress
 from ..engine.source import Control
 from ..errors import MonqueConnectionError
 from ..jobs.claimable import is_too_late
+from ..jobs.follow_ups import HELD_UNTIL
 from ..jobs.job import Job
 from ..log import logger_of
 from ..loop_time import loop_time
@@ -139,7 +140,8 @@ class UnstartedJobs:
         met: list[ObjectId] = []
         for _ in range(MOST_PAGES):
             found, now = unstarted_jobs.look(jobs, met), self._context.now()
-            late = [job for job in found if is_too_late(job, now)]
+            # A held follow-up is ended when it is released: until then, another one may be chosen in its place.
+            late = [job for job in found if is_too_late(job, now) and job.next_run_at < HELD_UNTIL]
             if late:
                 self.end(jobs, late, now)
             if len(late) < unstarted_jobs.MOST_AT_ONCE:
