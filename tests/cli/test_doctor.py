@@ -260,7 +260,7 @@ def test_jobs_that_still_owe_a_follow_up(doctor: Doctor, db: Database) -> None:
         moment = now() - timedelta(minutes=ago)
         db["monque_jobs"].insert_one({**ended, "name": name, "status": status, "updatedAt": moment})
     assert doctor.looks().sentences("owed-follow-ups") == [], "no scheduler with a `then` has made the index"
-    indexes.ensure(handle(db), with_follow_ups=True)
+    indexes.ensure(handle(db), also=[indexes.FOLLOW_UPS])
     found = doctor.looks()
     assert found.kinds == ["owed-follow-ups"]
     (sentence,) = found.sentences("owed-follow-ups")

@@ -62,7 +62,7 @@ _SETTINGS: Final = settings(
 def jobs(db: Database, monkeypatch: pytest.MonkeyPatch) -> JobCollection:
     """Quick enough for tens of thousands of commands: nothing here asks what survives a failover."""
     jobs = handle(db, write_concern=1)
-    indexes.ensure(jobs)
+    indexes.ensure(jobs, also=[indexes.START_BY])
     # A majority's read waits for the journal, a tenth of a second each. On one member it finds the same.
     monkeypatch.setattr(commands, "MAJORITY", ReadConcern("local"))
     return jobs
@@ -179,5 +179,5 @@ def test_guard_taken_out_is_found(jobs: JobCollection, guard: str) -> None:
             run()
     print(f"found in sequence {len(played)}: {found.value}")  # noqa: T201
     jobs.collection.delete_many({})
-    indexes.ensure(jobs)
+    indexes.ensure(jobs, also=[indexes.START_BY])
     play(jobs, played[-1])  # With the guard in its place there is no difference.

@@ -28,7 +28,7 @@ LOOKS: Mapping[str, Callable[[JobCollection], Any]] = {
 @pytest.mark.parametrize("look", LOOKS)
 def test_look_reads_no_job_that_runs_or_waits_or_has_no_mark(db: Database, look: str) -> None:
     jobs = handle(db)
-    indexes.ensure(jobs, with_follow_ups=True)
+    indexes.ensure(jobs, also=[indexes.FOLLOW_UPS])
     dates = dict.fromkeys(("nextRunAt", "createdAt", "updatedAt"), HELD_UNTIL)
     for status in ("pending", "processing", "completed", "failed", "cancelled"):
         common = {"name": "pack", "status": status, "failCount": 0, **dates}
@@ -53,7 +53,7 @@ def test_index_is_there_only_where_it_is_wanted(db: Database) -> None:
     jobs = handle(db)
     indexes.ensure(jobs)
     assert "trio_monque_follow_ups" not in jobs.collection.index_information()
-    indexes.ensure(jobs, with_follow_ups=True)
+    indexes.ensure(jobs, also=[indexes.FOLLOW_UPS])
     assert "trio_monque_follow_ups" in jobs.collection.index_information()
 
 

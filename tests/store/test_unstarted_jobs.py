@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.support.store import PAST, claim_due, handle, insert, stamp
+from trio_monque import Monque, NewJob
 from trio_monque.jobs import transitions
 from trio_monque.jobs.error_history import Failure
 from trio_monque.jobs.job import JobStatus
@@ -101,3 +102,21 @@ def test_jobs_without_a_moment_are_claimed_and_stored_as_ever(store: JobCollecti
     (claimed,) = claim_due(store, {"greet": 1})
     assert "startBy" not in str(update_of(transitions.release(claimed, PAST)))
     assert queries.get_job(store, job.id) is not None
+
+
+def test_index_is_made_by_the_first_job_with_a_moment_and_not_inside_a_transaction(
+    db: Database, jobs: Collection
+) -> None:
+    monque = Monque(db)
+
+    def has_index() -> bool:
+        return "trio_monque_start_by" in jobs.index_information()
+
+    monque.sync.enqueue("greet")
+    with db.client.start_session() as session, session.start_transaction():
+        monque.sync.enqueue("greet", session=session, start_by=SOON)
+    assert not has_index()
+    assert unstarted_jobs.look(handle(db)) == []
+    monque.sync.enqueue_many([NewJob("greet", start_by=SOON)])
+    assert has_index()
+    assert len(unstarted_jobs.look(handle(db))) == 2

@@ -15,7 +15,7 @@ from ..store import indexes
 from ..store.connection import check_database
 from ..store.indexes import IndexesGoneError
 from ..store.job_collection import JobCollection
-from ..store.types import Database
+from ..store.types import Database, IndexModel
 from .server_time import ServerTime
 from .stats_cache import StatsCache
 
@@ -54,7 +54,7 @@ class ClientContext(ServerTime):
         self._indexing = threading.Lock()
         self._indexed = config.skip_index_creation
         self._were_indexed = False  # Once, perhaps before a drop.
-        self._has_follow_ups = False
+        self._also: tuple[IndexModel, ...] = ()
 
     @classmethod
     def of(
@@ -89,14 +89,14 @@ class ClientContext(ServerTime):
         with self._indexing:
             self._indexed = self.config.skip_index_creation
 
-    def ensure_indexes(self, *, with_follow_ups: bool = False) -> None:
+    def ensure_indexes(self, also: IndexModel | None = None) -> None:
         """Create the indexes before the first write; after a failure, try again before the next.
 
         Args:
-            with_follow_ups: From now on also the index that looks for follow-ups need.
+            also: From now on also this one, of `indexes.IF_NEEDED`.
         """
-        if with_follow_ups and not self._has_follow_ups:
-            self._has_follow_ups = True
+        if also is not None and also not in self._also:
+            self._also = (*self._also, also)
             self.forget_indexes()
         if self._indexed:
             return
@@ -104,7 +104,7 @@ class ClientContext(ServerTime):
             # Checked again: of many threads that arrive together, one creates the indexes, and the others wait here.
             if not self._indexed:
                 try:
-                    indexes.ensure(self.jobs, self.config.retention, with_follow_ups=self._has_follow_ups)
+                    indexes.ensure(self.jobs, self.config.retention, also=self._also)
                 except MonqueConnectionError as error:
                     # If they could be created before, the cause will pass (two live jobs with one unique key, for
                     # example, that were inserted while the index was missing), so it must not end a scheduler.

@@ -26,7 +26,7 @@ from ..jobs.job import Job, with_result_reader
 from ..jobs.meta import checked_meta
 from ..jobs.new_job import Draft, JobOptions, Named, NewJob, NewSchedule, check_keeps, check_new, name_of
 from ..jobs.stored_value_limits import TypedWorker, check_payload, plain_data, result_reader_of
-from ..store import inserting, replacing
+from ..store import indexes, inserting, replacing
 from ..store.codec import document_of
 from ..store.inserting import Parcel
 from ..store.types import ClientSession, ObjectId
@@ -133,7 +133,7 @@ def document(
     draft = draft_of(context, new, worker)
 
     def make() -> dict[str, Any]:
-        context.ensure_indexes()
+        ensure_indexes_for(context, draft.new)
         return document_of(draft.at(context.now()))
 
     return Read(make)
@@ -167,10 +167,20 @@ def put(context: ClientContext, draft: Draft, session: ClientSession | None = No
     return Enqueued(job, "created" if job.id == draft.id else "kept")
 
 
+def ensure_indexes_for(context: ClientContext, *new: NewJob | NewSchedule) -> None:
+    """Create the indexes that these jobs need, if that was not done yet."""
+    needs_more = any(isinstance(one, NewJob) and one.start_by is not None for one in new)
+    context.ensure_indexes(indexes.START_BY if needs_more else None)
+
+
 def insert(context: ClientContext, draft: Draft, session: ClientSession | None = None) -> Job:
     """Insert one job, or return the one that has its unique key; in the caller's transaction, if any."""
     # Without the session: indexes cannot be made inside a transaction.
-    context.ensure_indexes()
+    if session is not None and session.in_transaction:
+        # Nor a new one beside it: that would wait for the locks of the transaction.
+        context.ensure_indexes()
+    else:
+        ensure_indexes_for(context, draft.new)
     new = inserting.parcel(draft.at(context.now()), draft.payload)
     if session is not None and session.in_transaction:
         return inserting.insert_within(context.jobs, new, session)
@@ -183,7 +193,7 @@ def insert(context: ClientContext, draft: Draft, session: ClientSession | None =
 
 def insert_group(context: ClientContext, drafts: Sequence[Draft]) -> Sequence[Job | MonqueError]:
     """Insert jobs without unique keys in one statement; for each, return the job or why it was not stored."""
-    context.ensure_indexes()
+    ensure_indexes_for(context, *(draft.new for draft in drafts))
     now = context.now()
     parcels = inserting.parcels((draft.at(now), draft.payload) for draft in drafts)
     refused = insert_parcels(context, parcels)
@@ -244,7 +254,7 @@ def insert_unique(context: ClientContext, new: Parcel, session: ClientSession | 
 
 def replace_unique(context: ClientContext, draft: Draft) -> Enqueued[Any]:
     """Insert a job with a unique key, or give its data and its due date to the pending job that has the key."""
-    context.ensure_indexes()
+    ensure_indexes_for(context, draft.new)
     jobs = context.jobs
     send = partial(replacing.replace_or_insert, jobs, draft.at(context.now()), draft.payload)
     try:

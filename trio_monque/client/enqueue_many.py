@@ -17,7 +17,7 @@ from ..store import inserting
 from ..store.inserting import Parcel
 from ..threads import starting_thread
 from .context import ClientContext
-from .enqueue import draft_of, insert_parcels, insert_unique, looked_up
+from .enqueue import draft_of, ensure_indexes_for, insert_parcels, insert_unique, looked_up
 from .operation import Operation
 
 # A slice is at most one statement for jobs without unique keys and one for jobs with them. Larger slices gain little,
@@ -111,7 +111,7 @@ def _send(context: ClientContext, drafts: Sequence[Draft]) -> list[Job]:
     """
     first_of = _first_of_each_key(drafts)
     slices = _slices(drafts, [place for place in range(len(drafts)) if first_of.get(place, place) == place])
-    context.ensure_indexes()
+    ensure_indexes_for(context, *(draft.new for draft in drafts))
     now = context.now()
     sent = _Sent()
     with ThreadPoolExecutor(1, "monque-enqueue-many") as packer:

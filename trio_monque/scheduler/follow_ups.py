@@ -25,7 +25,7 @@ from ..jobs.new_job import NewJob
 from ..log import logger_of
 from ..loop_time import loop_time
 from ..safe_text import shown
-from ..store import follow_ups, inserting
+from ..store import follow_ups, indexes, inserting
 from ..store.database_threads import Channel, DatabaseThreads
 from ..store.inserting import Parcel
 from ..store.types import ObjectId
@@ -136,7 +136,7 @@ class FollowUps:
 
     def _pay(self, ended: Sequence[ObjectId], *, looks: bool) -> None:
         jobs = self._context.jobs
-        self._context.ensure_indexes(with_follow_ups=True)
+        self._context.ensure_indexes(indexes.FOLLOW_UPS)
         for start in range(0, len(ended), follow_ups.MOST_AT_ONCE):
             some = ended[start : start + follow_ups.MOST_AT_ONCE]
             self._enqueue(follow_ups.owing_among(jobs, some))

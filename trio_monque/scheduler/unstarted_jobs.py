@@ -25,7 +25,7 @@ from ..jobs.follow_ups import HELD_UNTIL
 from ..jobs.job import Job
 from ..log import logger_of
 from ..loop_time import loop_time
-from ..store import unstarted_jobs
+from ..store import indexes, unstarted_jobs
 from ..store.database_threads import Channel
 from ..store.job_collection import JobCollection
 from ..store.types import ObjectId
@@ -67,6 +67,9 @@ class UnstartedJobs:
         self._signal = trio.Event()
         self._look_at = -math.inf
         self._unanswered: list[_Batch] = []
+        # Jobs with `start_by` were met. Enqueued in a transaction, or by another program, they have no index yet.
+        self._has_met = False
+        self._is_indexed = False
 
     # --- In a database thread ---
 
@@ -76,6 +79,7 @@ class UnstartedJobs:
         Raises:
             MonqueConnectionError: The loop sends it again.
         """
+        self._has_met = True
         return self._send(jobs, _Batch(late, now, secrets.token_hex(6)))
 
     def _send(self, jobs: JobCollection, batch: _Batch) -> Sequence[Job]:
@@ -96,6 +100,7 @@ class UnstartedJobs:
     def expect(self, jobs: Sequence[Job]) -> None:
         """Set a timer for these pending jobs, as far as they must start by a moment."""
         if moments := [job.start_by for job in jobs if job.start_by is not None]:
+            self._has_met = True
             self._look_by(self._context.clock.on_run_clock(min(moments)))
 
     def _look_by(self, moment: float) -> None:
@@ -135,6 +140,11 @@ class UnstartedJobs:
     def _end_all(self) -> datetime | None:
         """End all that are late; return the earliest moment of the others, None if there are none."""
         jobs = self._context.jobs
+        if self._has_met:
+            self._context.ensure_indexes(indexes.START_BY)
+        self._is_indexed = self._is_indexed or unstarted_jobs.is_indexed(jobs)
+        if not self._is_indexed:
+            return None
         while self._unanswered:
             self._send(jobs, self._unanswered.pop())
         met: list[ObjectId] = []

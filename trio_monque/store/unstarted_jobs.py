@@ -36,6 +36,12 @@ _ANY_MOMENT: Final = datetime.min.replace(tzinfo=UTC)
 
 
 @command("look for jobs that were not started in time", writes=False)
+def is_indexed(jobs: JobCollection) -> bool:
+    """Return whether the index of such jobs exists. Until then, no client has enqueued one."""
+    return indexes.name_of(indexes.START_BY) in jobs.collection.index_information()
+
+
+@command("look for jobs that were not started in time", writes=False)
 def look(jobs: JobCollection, but: Sequence[ObjectId] = ()) -> Sequence[Job]:
     """Return the pending jobs of any name that must start by a moment, except `but`: those with the earliest moments.
 

@@ -25,7 +25,6 @@ from .limits import briefly
 OF_A_LOOK: Final = 100
 """The number of jobs that an explained query asks for."""
 
-_IF_NEEDED: Final = (indexes.ENDED, indexes.ENDED_BY_NAME, indexes.FOLLOW_UPS)
 _ID_INDEX: Final = "_id_"
 
 # What a description of an index has besides its definition.
@@ -105,7 +104,7 @@ def look_at_indexes(jobs: JobCollection) -> Indexes:
         for other, definition in definitions.items()
         if name not in found and definition == wanted
     }
-    known = {*ours, _ID_INDEX, *OF_NODE, *map(indexes.name_of, _IF_NEEDED)}
+    known = {*ours, _ID_INDEX, *OF_NODE, *map(indexes.name_of, indexes.IF_NEEDED)}
     return Indexes(
         has_collection=bool(found),
         present=frozenset(name for name, wanted in usable.items() if definitions.get(name) == wanted),
