@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, Final
 
@@ -12,7 +12,18 @@ import pymongo
 import trio
 from pymongo import monitoring
 
-from trio_monque import Claim, JobFilter, Monque, NewJob, Retention, RunningJob, Workers, open_scheduler, run_claims
+from trio_monque import (
+    Claim,
+    JobCancelledError,
+    JobFilter,
+    Monque,
+    NewJob,
+    Retention,
+    RunningJob,
+    Workers,
+    open_scheduler,
+    run_claims,
+)
 from trio_monque.claims import create_claim_index, dead_letters, readmit
 from trio_monque.cli.doctor.examination import Examination
 from trio_monque.cli.program import run_program
@@ -103,6 +114,19 @@ async def _run_jobs(database: Database, options: Mapping[str, Any]) -> None:
             while scheduler.statistics().cancelled < 1:
                 await trio.sleep(0.01)
             await trio.sleep(2 * options.get("heartbeat_interval", 0.3))
+
+
+def cancels_what_was_not_started_in_time(database: Database, _uri: str) -> None:
+    trio.run(_cancel_what_was_not_started_in_time, database)
+
+
+async def _cancel_what_was_not_started_in_time(database: Database) -> None:
+    with trio.fail_after(10):
+        async with open_scheduler(database, workers, start_timeout=0.0) as scheduler:
+            moment = datetime.now(UTC) + timedelta(seconds=0.05)
+            job = await scheduler.enqueue("without-a-worker", start_by=moment)
+            with suppress(JobCancelledError):
+                await scheduler.wait_job(job)
 
 
 # --- The others ---

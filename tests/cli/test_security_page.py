@@ -129,6 +129,14 @@ def test_worker_that_polls_needs_no_right_to_the_whole_database(
     assert refused(of_polling(roles()["shopWorker"]), polls) == []
 
 
+def test_worker_that_may_not_list_indexes_ends_jobs_that_were_not_started_in_time(
+    refused: Callable[[Role, Scenario], list[str]],
+) -> None:
+    role = without(roles()["shopWorker"], 0, "listIndexes")
+    found = refused(role, scenarios.cancels_what_was_not_started_in_time)
+    assert all(one.startswith("listIndexes:") for one in found)
+
+
 @pytest.mark.full
 def test_retention_needs_the_right_to_remove(refused: Callable[[Role, Scenario], list[str]]) -> None:
     worker = roles()["shopWorker"]

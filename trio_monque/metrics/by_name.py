@@ -11,12 +11,9 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from .exposition import Distribution, Sample
-from .families import Family
+from .families import BUCKETS, Family
 
 OTHER: Final = "other"
-
-BUCKETS: Final = (0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0, 14400.0)
-"""Upper bounds in seconds: jobs take from milliseconds to hours."""
 
 
 class NameLabels:

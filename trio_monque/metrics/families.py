@@ -20,6 +20,9 @@ from prometheus_client.metrics_core import Metric
 PREFIX: Final = "trio_monque_"
 BY_NAME: Final = ("name",)
 
+BUCKETS: Final = (0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0, 14400.0)
+"""Upper bounds of every histogram in seconds: jobs take from milliseconds to hours."""
+
 
 @dataclass(frozen=True)
 class Family:

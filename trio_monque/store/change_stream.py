@@ -25,7 +25,7 @@ from pymongo.command_cursor import CommandCursor
 from ..errors import MonqueConnectionError
 from .codec import LENIENT, OWN_OPTIONS
 from .commands import MAJORITY, Interference, command
-from .driver_errors import translated
+from .driver_errors import UNAUTHORIZED, translated
 from .fields import FIELD
 from .instances import BEAT, LEAVING, PAUSE, name_of_collection
 from .job_collection import JobCollection
@@ -46,7 +46,6 @@ CLOSING_TIMEOUT: Final = 1.0
 
 _LEAVING: Final = "leaving:"
 
-_UNAUTHORIZED: Final = 13
 _STANDALONE: Final = 40573
 
 
@@ -148,9 +147,9 @@ def open_stream(aggregate: Callable[[int], CommandCursor[Mapping[str, Any]]]) ->
     try:
         return aggregate(round(LONGEST_AWAIT * 1000))
     except driver.OperationFailure as error:
-        if error.code in (_UNAUTHORIZED, _STANDALONE):
+        if error.code in (UNAUTHORIZED, _STANDALONE):
             message = str(translated(error, "open the change stream", writes=False))
-            raise NoStreamError(message, is_of_user=error.code == _UNAUTHORIZED) from error
+            raise NoStreamError(message, is_of_user=error.code == UNAUTHORIZED) from error
         raise
 
 

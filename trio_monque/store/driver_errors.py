@@ -68,6 +68,8 @@ PASSING_CODES = frozenset(
     }
 )
 
+UNAUTHORIZED: Final = 13
+
 # An operator must repair something. These are not about the document or the command: revoked rights, rotated
 # credentials, a full disk, a plan's limit. The list decides about single statements only: as the error of a whole
 # command, a code that no table here names is an outage, too.
@@ -76,7 +78,7 @@ OUTAGE_CODES = frozenset(
         1,  # InternalError
         8,  # UnknownError
         11,  # UserNotFound
-        13,  # Unauthorized
+        UNAUTHORIZED,
         18,  # AuthenticationFailed
         20,  # IllegalOperation: a member of a replica set that was started as a standalone server
         33,  # AuthSchemaIncompatible

@@ -18,12 +18,12 @@ from ..change_stream import open_watch
 from ..codec import OWN_OPTIONS
 from ..commands import command
 from ..connection import client_of, measure_clock_offset
+from ..driver_errors import UNAUTHORIZED
 from ..job_collection import JobCollection
 from ..types import MongoClient
 
 T = TypeVar("T")
 
-_UNAUTHORIZED: Final = 13
 _SECONDS_FOR_ONE_MEMBER: Final = 3.0
 
 # Sections of serverStatus that are large, and not needed.
@@ -137,7 +137,7 @@ def _permitted(ask: Callable[[], T]) -> T | None:
     try:
         return ask()
     except driver.OperationFailure as error:
-        if error.code != _UNAUTHORIZED:
+        if error.code != UNAUTHORIZED:
             raise
         return None
 
