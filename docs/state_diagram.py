@@ -35,6 +35,7 @@ ARROWS = {
     (JobStatus.PENDING, JobStatus.FAILED): ("M160,208 C330,150 600,150 760,208", (640, 152, "middle")),
     (JobStatus.PENDING, JobStatus.CANCELLED): ("M95,252 C80,470 500,470 745,412", (330, 466, "middle")),
     (JobStatus.FAILED, JobStatus.PENDING): ("M810,208 C780,20 160,-20 120,208", (430, 42, "middle")),
+    (JobStatus.COMPLETED, JobStatus.PENDING): ("M760,68 C600,40 260,60 135,208", (420, 88, "middle")),
     (JobStatus.CANCELLED, JobStatus.PENDING): ("M770,422 C600,540 120,540 85,252", (430, 515, "middle")),
     (JobStatus.PENDING, JobStatus.PENDING): ("M80,208 C40,140 120,140 100,208", (12, 140, "start")),
     (JobStatus.PROCESSING, JobStatus.PROCESSING): ("M445,208 C410,140 510,140 480,208", (460, 130, "middle")),

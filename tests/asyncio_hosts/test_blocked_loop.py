@@ -108,7 +108,7 @@ def test_a_run_whose_handler_never_began_is_released_and_has_not_failed(db: Data
 def test_the_time_limit_of_a_handler_that_begins_late_counts_from_its_beginning(db: Database, run: Run) -> None:
     workers, blocked_until, deadlines = Workers(), list[float](), list[tuple[float, float]]()
 
-    # Three attempts: a busy machine may lose the short lease once, and that says nothing about the limit.
+    # Three attempts: a busy machine may lose the short lease once, which is another matter than the limit.
     @workers.register("late", timeout=5.0, max_attempts=3)
     async def late(job: RunningJob[Any]) -> None:
         began = time.monotonic()

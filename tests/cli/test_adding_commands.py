@@ -73,6 +73,24 @@ def test_job_may_have_to_start_by_a_moment(command: Command, db: Database, fleet
     assert "start by" in shown.out
 
 
+def test_job_that_has_the_key_may_be_replaced_or_debounced(
+    command: Command, db: Database, jobs: Collection, fleet: None
+) -> None:
+    debounce = ("enqueue", "send", "--unique-key", "k", "--on-conflict", "debounce")
+    first = command(*debounce, "1", "--at", "1m", "--max-wait", "90s", "--json").json
+    second = command(*debounce, "2", "--at", "2h", "--max-wait", "90s")
+    assert second.out.startswith(f"replaced send {first['id']}, due ")
+    (job,) = Monque(db).sync.get_jobs()
+    assert job.debounced_since is not None
+    assert (job.data, job.next_run_at) == (2, job.debounced_since + timedelta(seconds=90))
+    jobs.update_one({}, {"$set": {"status": "processing"}})
+    again = command("enqueue", "send", "3", "--unique-key", "k", "--on-conflict", "replace")
+    assert again.out == f"send {first['id']} is running: it runs once more afterwards, with these data\n"
+    shown = command("show", first["id"])
+    assert "data of the run that follows\n  3\n" in shown.out
+    assert "due once more after this run" in shown.out
+
+
 def test_key_in_use_shows_the_job_that_has_it(command: Command, jobs: Collection, fleet: None) -> None:
     first = command("enqueue", "send", "1", "--unique-key", "k", "--json").json
     ended = command("enqueue", "send", "2", "--unique-key", "k")
@@ -120,6 +138,8 @@ def test_data_come_from_a_file_or_from_standard_input(
         (("send", "--at", "9999-12-31"), "--at="),
         (("send", "--at", "99999999999d"), "is too long"),
         (("send", "--at", "2h", "--start-by", "1h"), "--start-by="),
+        (("send", "--unique-key", "k", "--on-conflict", "debounce"), "needs a delay"),
+        (("send", "--unique-key", "k", "--max-wait", "1m"), "--max-wait=60.0: is for"),
         (("send", "--timeout", "0"), "--timeout=0.0: must be greater than 0"),
         (("send", "--timeout", "soon"), "'soon' is not a length of time"),
         (("send", "--max-attempts", "-1"), "--max-attempts=-1: must be at least 0"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from bson import ObjectId
@@ -21,6 +21,7 @@ def cancel(model: Model, job_id: ObjectId) -> Answer:
     if job.status == "pending":
         model.mark("cancel_pending", job.status)
         job.status, job.updated_at = "cancelled", model.now
+        job.forget_again()
         return job
     if job.status != "processing" or not job.is_claimed_by_us:
         return Refusal(job.status)
@@ -117,3 +118,48 @@ def update(
     job.data, job.repeat_interval, job.updated_at = data, repeat_interval, model.now
     job.rev += 1
     return job
+
+
+# --- Calls that change the job that has their key ---
+
+
+def replace(model: Model, new: ModelJob, max_wait: timedelta | None = None) -> tuple[str, ModelJob]:
+    """The outcome of a call that replaces, or that debounces if the new job has `debounced_since`; and the job."""
+    holder = model.holder_of_key(new)
+    if holder is None:
+        model.jobs[new.id] = new
+        return "created", new
+    runs = holder.status == "processing"
+    if holder.repeat_interval is not None or (runs and holder.cancel_requested_at is not None):
+        return "kept", holder
+    since, due = None, new.next_run_at
+    if new.debounced_since is not None:
+        since = (holder.again_since if runs else holder.debounced_since) or model.now
+        due = due if max_wait is None else min(due, since + max_wait)
+    if runs:
+        model.mark("replace", holder.status)
+        holder.again, holder.again_data, holder.again_at = new.id, new.data, due
+        holder.again_start_by, holder.again_since = new.start_by, since
+        return "again", holder
+    model.mark("replace", holder.status)
+    holder.data, holder.next_run_at, holder.updated_at = new.data, due, model.now
+    holder.start_by, holder.debounced_since = new.start_by, since
+    holder.fail_count, holder.fail_reason, holder.rescues, holder.saved = 0, None, 0, None
+    holder.rev += 1
+    holder.forget_again()
+    return "replaced", holder
+
+
+def run_after_end(model: Model) -> None:
+    """Of one-off jobs that ended although something was left in them: another library does not see it."""
+    for job in list(model.jobs.values()):
+        if job.status in ("completed", "failed") and job.again is not None and job.repeat_interval is None:
+            job.updated_at = model.now
+            if model.holder_of_key(job) is not None:
+                job.forget_again()
+                continue
+            model.mark("run_after_end", job.status)
+            model.put_again(job)
+            job.status, job.fail_reason = "pending", None
+            job.claimed_by = job.locked_at = job.claim_token = job.token_of = None
+            job.last_heartbeat = job.heartbeat_interval = job.cancel_requested_at = job.renewed_at = None

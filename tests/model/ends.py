@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Final
 
 from trio_monque.jobs.job import JobStatus
+from trio_monque.jobs.run_again import AGAIN
 from trio_monque.store import queries, settling
 from trio_monque.store.settling import grouped
 
@@ -90,13 +91,14 @@ def _settle(play: Play, instance: Instance | None, batch: Batch) -> None:
         check_equal(f"fate of {ending.verdict!r}", fate, real[copy.claim].name)
         if instance is None:
             continue
-        if fate != "SCHEDULE_CHANGED":
+        if fate != "JOB_CHANGED":
             instance.forget(copy)
         elif copy in instance.held:
             instance.held[instance.held.index(copy)] = _with_current_schedule(play, copy)
 
 
 def _with_current_schedule(play: Play, copy: Copy) -> Copy:
-    """As a scheduler does before it decides again."""
-    schedule = play.model.jobs[copy.model.id].repeat_interval
-    return Copy(replace(copy.model, repeat_interval=schedule), replace(copy.real, repeat_interval=schedule))
+    """As a scheduler does before it decides again: with what was left in the job for another run."""
+    current = play.model.jobs[copy.model.id]
+    read = {name: getattr(current, name) for name in ("repeat_interval", *AGAIN)}
+    return Copy(replace(copy.model, **read), replace(copy.real, **read))

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
+from typing import Any, Final
 
+import bson
 from bson import ObjectId
 
 from trio_monque.errors import JobStateError
 from trio_monque.jobs import transitions
 from trio_monque.jobs.job import Job, JobStatus
-from trio_monque.store import job_changes, unstarted_jobs
+from trio_monque.store import job_changes, replacing, run_again, unstarted_jobs
 
 from . import by_hand, claims, ends
+from .context import new_pair
 from .model import Refusal
 from .play import Play
 from .state import HALF_PAST, HOURLY, check_equal, check_same
@@ -86,6 +89,52 @@ def end_unstarted(play: Play, a: int, b: int) -> None:
     expected = [copy.real.id for copy in seen if by_hand.end_unstarted(play.model, copy.model, receipt)]
     ended = unstarted_jobs.end(play.jobs, [copy.real for copy in seen], play.model.now, receipt)
     check_equal("ended unstarted", sorted(expected), sorted(job.id for job in ended))
+
+
+CALLS: Final[Sequence[tuple[float, float | None]]] = ((0.0, None), (5.0, None), (5.0, 8.0), (0.0, 8.0), (5.0, 60.0))
+"""The delays of calls, and the longest waits of those that debounce."""
+
+
+def replace(play: Play, a: int, b: int) -> None:
+    """Of a job with a key, often of one that runs."""
+    is_debounced, (delay, max_wait) = bool(a % 2), CALLS[b % len(CALLS)]
+    now, number = play.model.now, play.number()
+    content: dict[str, Any] = {"debounced_since": now} if is_debounced else {}
+    if b // 8 % 4 == 0:
+        content["start_by"] = claims.FAR
+    longest = max_wait if is_debounced else None
+    delay = delay if longest is None else min(delay, longest)
+    expected, made = new_pair(
+        ObjectId(f"{number:024x}"), now, name="sweep", unique_key="k", data={"call": number}, delay=delay, **content
+    )
+    new = replacing.Replacement(made, bson.encode({"": made.data}), longest)
+    found = replacing.replace_or_insert(play.jobs, new)
+    outcome, job = by_hand.replace(play.model, expected, None if longest is None else timedelta(seconds=longest))
+    check_equal("outcome", outcome, found.outcome)
+    check_same("replaced", job, found.job)
+
+
+def replace_running(play: Play, a: int, b: int) -> None:
+    """Of a run of ours, which ends then: decided before the call, or after it."""
+    replace(play, a, 0)
+    play.pass_time(timedelta(seconds=8))
+    claims.claim(play, a + 6, 0)
+    replace(play, a // 2, b)
+    ends.settle(play, a + 6, b)
+    ends.settle(play, a + 6, b)
+
+
+def run_after_end(play: Play, a: int, b: int) -> None:
+    """Often after Node has ended such a job."""
+    if a % 4:
+        replace(play, a, 0)
+        play.pass_time(timedelta(seconds=8))
+        play.node.claim("sweep")
+        replace(play, a // 4, b)
+        if held := [held for held in play.node.held if play.node.holds(held)]:
+            node_end(play, a // 8 * 8 + len(held), 0 if b % 2 else 3)
+    by_hand.run_after_end(play.model)
+    run_again.start_again(play.jobs, play.model.now)
 
 
 def retry(play: Play, a: int, b: int) -> None:

@@ -183,11 +183,18 @@ class Model:
             self.mark("cancel_claimed", job.status)
             self._end_run(job, "cancelled", ending)
             job.rescues = 0
+            job.forget_again()
             job.receipt = f"{ending.receipt}/otherwise"
             self._settled_by[job.id] = ending.copy.claim_token
             return "CANCELLED"
-        if name in ("complete", "go_on", "fail", "give_up") and job.repeat_interval != ending.copy.repeat_interval:
-            return "SCHEDULE_CHANGED"
+        if (
+            name in ("complete", "go_on", "fail", "give_up", "run_again")
+            and job.repeat_interval != ending.copy.repeat_interval
+        ):
+            return "JOB_CHANGED"
+        is_one_off = ending.copy.repeat_interval is None
+        if is_one_off and name in ("complete", "fail", "give_up") and job.again is not None:
+            return "JOB_CHANGED"
         self.mark(name, job.status)
         write(job, ending)
         job.receipt = ending.receipt
@@ -204,12 +211,16 @@ class Model:
             case "snooze":
                 return "snooze", self._snooze
             case "succeed":
+                if copy.repeat_interval is None and copy.again is not None:
+                    return "run_again", self._run_again
                 return ("complete", self._complete) if copy.repeat_interval is None else ("go_on", self._go_on)
         limit = MAX_RETRIES if copy.max_attempts is None else copy.max_attempts
         if ending.verdict != "discard" and copy.fail_count + 1 < limit:
             return "retry", self._retry
         if copy.repeat_interval is not None and copy.on_exhausted != "fail":
             return "go_on", self._go_on_exhausted
+        if copy.repeat_interval is None and copy.again is not None:
+            return "run_again", self._run_again
         return "fail", self._fail
 
     def _meant_by_a_death(self, copy: ModelJob) -> tuple[str, Callable[[ModelJob, Ending], None]]:
@@ -217,6 +228,8 @@ class Model:
             return "rescue", self._rescue
         if copy.repeat_interval is not None and copy.on_exhausted != "fail":
             return "go_on", self._go_on_exhausted
+        if copy.repeat_interval is None and copy.again is not None:
+            return "run_again", self._run_again
         return "give_up", self._give_up
 
     def _end_claim(self, job: ModelJob, status: str, at: datetime) -> None:
@@ -230,7 +243,7 @@ class Model:
 
     def _cut_short(self, job: ModelJob, ending: Ending) -> None:
         self._end_claim(job, "pending", ending.at)
-        job.start_by = None
+        job.start_by = job.debounced_since = None
 
     def _rescue(self, job: ModelJob, ending: Ending) -> None:
         self._cut_short(job, ending)
@@ -245,7 +258,7 @@ class Model:
 
     def _snooze(self, job: ModelJob, ending: Ending) -> None:
         self._end_run(job, "pending", ending)
-        job.start_by = None
+        job.start_by = job.debounced_since = None
         job.next_run_at = ending.at + timedelta(seconds=SOON)
         job.rescues = 0
         self._resume(job, ending)
@@ -254,6 +267,23 @@ class Model:
         self._end_run(job, "completed", ending)
         job.fail_reason, job.saved, job.rescues = None, None, 0
         job.result = ending.receipt
+
+    def _run_again(self, job: ModelJob, ending: Ending) -> None:
+        self._end_run(job, "pending", ending)
+        self.put_again(job)
+        if ending.verdict == "succeed":
+            job.fail_reason, job.result = None, ending.receipt
+        else:
+            self._record(job, ending)
+
+    def put_again(self, job: ModelJob) -> None:
+        """What was left in it for another run is what it runs with."""
+        assert job.again_at is not None
+        job.data, job.next_run_at, job.start_by = job.again_data, job.again_at, job.again_start_by
+        job.debounced_since = job.again_since
+        job.fail_count, job.rescues, job.saved = 0, 0, None
+        job.rev += 1
+        job.forget_again()
 
     def _go_on(self, job: ModelJob, ending: Ending) -> None:
         self._next_occurrence(job, ending)
@@ -273,7 +303,7 @@ class Model:
 
     def _retry(self, job: ModelJob, ending: Ending) -> None:
         self._end_run(job, "pending", ending)
-        job.start_by = None
+        job.start_by = job.debounced_since = None
         job.fail_count += 1
         delay = SOON if ending.verdict == "fail soon" else min(BASE_DELAY * 2**job.fail_count, LONGEST_DELAY)
         job.next_run_at = ending.at + timedelta(seconds=delay)

@@ -76,10 +76,20 @@ class ModelJob:
     meta: Mapping[str, str] = field(default_factory=dict)
     follows: ObjectId | None = None
     follow_up: Any = None
+    debounced_since: datetime | None = None
+    again: ObjectId | None = None
+    again_data: Any = None
+    again_at: datetime | None = None
+    again_start_by: datetime | None = None
+    again_since: datetime | None = None
 
     def copy(self) -> ModelJob:
         """As it is at this moment; what changes later does not change it."""
         return replace(self)
+
+    def forget_again(self) -> None:
+        """What was left for another run is taken, or dropped."""
+        self.again = self.again_data = self.again_at = self.again_start_by = self.again_since = None
 
     @property
     def is_active(self) -> bool:

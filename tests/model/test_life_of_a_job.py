@@ -48,13 +48,20 @@ TRANSITIONS: Final = frozenset(
     {
         *(f"{row.name} of {row.source}" for row in TABLE),
         "delete of any",
+        "replace of pending",
+        "replace of processing",
         *(f"node's {command}" for command in NODE_COMMANDS),
     }
 )
 
 # The same sequences each time: a failure is a fault, and every run reproduces it.
 _SETTINGS: Final = settings(
-    deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck), print_blob=False
+    deadline=None,
+    derandomize=True,
+    database=None,
+    suppress_health_check=list(HealthCheck),
+    print_blob=False,
+    report_multiple_bugs=False,
 )
 
 
@@ -62,7 +69,7 @@ _SETTINGS: Final = settings(
 def jobs(db: Database, monkeypatch: pytest.MonkeyPatch) -> JobCollection:
     """Quick enough for tens of thousands of commands: nothing here asks what survives a failover."""
     jobs = handle(db, write_concern=1)
-    indexes.ensure(jobs, also=[indexes.START_BY])
+    indexes.ensure(jobs, also=[indexes.START_BY, indexes.RUN_AGAIN])
     # A majority's read waits for the journal, a tenth of a second each. On one member it finds the same.
     monkeypatch.setattr(commands, "MAJORITY", ReadConcern("local"))
     return jobs
@@ -138,6 +145,7 @@ GUARDS: Final[Mapping[str, Mutation]] = {
     "settle: the whole fence": _settling_without("status", "claimedBy", "lockedAt", "claimToken"),
     "settle: cancel request": _settling_without("cancelRequestedAt"),
     "settle: schedule": _settling_without("repeatInterval"),
+    "settle: another run": _settling_without("again"),
     "cancel a pending job: status": _transition_without("cancel_pending", "status"),
     "retry: status": _transition_without("retry_again", "status"),
     "reschedule: status": _transition_without("reschedule", "status"),
@@ -179,5 +187,5 @@ def test_guard_taken_out_is_found(jobs: JobCollection, guard: str) -> None:
             run()
     print(f"found in sequence {len(played)}: {found.value}")  # noqa: T201
     jobs.collection.delete_many({})
-    indexes.ensure(jobs, also=[indexes.START_BY])
+    indexes.ensure(jobs, also=[indexes.START_BY, indexes.RUN_AGAIN])
     play(jobs, played[-1])  # With the guard in its place there is no difference.

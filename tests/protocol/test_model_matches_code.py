@@ -47,8 +47,8 @@ ENDS: Final[Mapping[str, Transition]] = {
     "cancel": transitions.cancel_claimed(CLAIMED, NOW),
 }
 
-# To the protocol a retry without a failure.
-NOT_IN_THE_MODEL: Final = {"snooze"}
+# To the protocol a retry without a failure, and the next occurrence of a schedule: tests/model plays both.
+NOT_IN_THE_MODEL: Final = {"snooze", "run_again"}
 
 # A rescue, at and above the limit, of a one-off job and of a schedule.
 OF_THE_DEAD: Final[Mapping[str, Callable[[Job], Transition]]] = {

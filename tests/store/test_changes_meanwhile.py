@@ -200,7 +200,7 @@ def test_end_of_a_schedule_is_not_written_once_it_is_another(
     assert job is not None
     jobs.update_one({}, {"$set": after})
     stored = jobs.find_one()
-    assert settled(store, end(job, LATER, Failure("why"))) is Fate.SCHEDULE_CHANGED
+    assert settled(store, end(job, LATER, Failure("why"))) is Fate.JOB_CHANGED
     assert jobs.find_one() == stored
 
 
@@ -211,7 +211,7 @@ def test_job_that_has_become_a_schedule_is_not_completed(
     (job,) = claim(store, 1)
     jobs.update_one({}, {"$set": {"repeatInterval": "0 * * * *"}})
     statements = settling.statements_for([((job.id, job.claim_token), end(job, LATER))], "r")
-    assert list(settling.settle(store, statements).values()) == [Fate.SCHEDULE_CHANGED]
+    assert list(settling.settle(store, statements).values()) == [Fate.JOB_CHANGED]
     assert jobs.count_documents({"status": "processing"}) == 1
 
 

@@ -48,7 +48,7 @@ ANYTHING = NUMBERS | WORDS | OTHERS | MOMENTS
 
 # As this library writes it, and as anybody might have.
 USUAL: Mapping[str, st.SearchStrategy[Any]] = {
-    **dict.fromkeys(("id", "follows"), st.builds(ObjectId)),
+    **dict.fromkeys(("id", "follows", "again"), st.builds(ObjectId)),
     **{f.name: MOMENTS for f in fields(Job) if "datetime" in str(f.type)},
     **dict.fromkeys(("name", "fail_reason", "repeat_interval", "unique_key", "timezone", "receipt"), WORDS),
     **dict.fromkeys(("claimed_by", "claim_token"), WORDS),
@@ -60,7 +60,7 @@ USUAL: Mapping[str, st.SearchStrategy[Any]] = {
     "heartbeat_interval": st.integers(0, 2**31 - 1),
     "timeout": st.floats(0.001, 9),
     "on_exhausted": st.sampled_from(["fail", "continue"]),
-    **dict.fromkeys(("data", "result", "progress", "saved", "follow_up"), ANYTHING),
+    **dict.fromkeys(("data", "result", "progress", "saved", "follow_up", "again_data"), ANYTHING),
     "errors": st.just([{"error": "x"}]),
     "meta": st.sampled_from([{}, {"tenant": "acme"}, {"tenant": 7, "trace": "x"}]),
 }

@@ -175,6 +175,11 @@ DEFINITIONS: Sequence[tuple[str, str, dict[str, Any]]] = (
         "startBy",
         {"partialFilterExpression": {"startBy": {"$exists": True}, "status": "pending"}},
     ),
+    (
+        "trio_monque_run_again",
+        "again",
+        {"partialFilterExpression": {"again": {"$exists": True}, "status": {"$in": ["completed", "failed"]}}},
+    ),
     ("trio_monque_ended", "status updatedAt _id", {"partialFilterExpression": HAS_ENDED}),
     ("trio_monque_ended_by_name", "status name updatedAt _id", {"partialFilterExpression": HAS_ENDED}),
 )
@@ -187,7 +192,9 @@ def test_changed_definition_has_a_new_name(store: JobCollection, jobs: Collectio
     }
     assert len(definitions) == len(DEFINITIONS)
     indexes.ensure(store, Retention(completed=1))
-    indexes.ensure(store, Retention(completed=1, keep_last=1), also=[indexes.FOLLOW_UPS, indexes.START_BY])
+    indexes.ensure(
+        store, Retention(completed=1, keep_last=1), also=[indexes.FOLLOW_UPS, indexes.START_BY, indexes.RUN_AGAIN]
+    )
     made = {
         name: {option: value for option, value in index.items() if option not in ("v", "ns")}
         for name, index in jobs.index_information().items()

@@ -150,7 +150,7 @@ def test_changed_schedule_is_reported_and_nothing_is_written(store: JobCollectio
     jobs.update_one({"_id": job.id}, {"$set": {"repeatInterval": "0 9 * * *"}})
     before = jobs.find_one({"_id": job.id})
     recurring = replace(job, repeat_interval="0 8 * * *")
-    assert settle(store, [transitions.go_on(recurring, LATER, LATER)]) == [Fate.SCHEDULE_CHANGED]
+    assert settle(store, [transitions.go_on(recurring, LATER, LATER)]) == [Fate.JOB_CHANGED]
     assert jobs.find_one({"_id": job.id}) == before
 
 

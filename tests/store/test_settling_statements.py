@@ -131,7 +131,7 @@ def test_results_are_written_under_the_whole_fence(store: JobCollection, jobs: C
     changed = {"lockedAt": LATER, "repeatInterval": "* * * * *"}.get(field, "failed")
     jobs.update_one({"_id": held[1].id}, {"$set": {field: changed}})
     before = jobs.find_one({"_id": held[1].id})
-    fate = Fate.SCHEDULE_CHANGED if field == "repeatInterval" else Fate.LOST
+    fate = Fate.JOB_CHANGED if field == "repeatInterval" else Fate.LOST
     assert settle(store, completed(held, [1, 2, 3])) == [Fate.WRITTEN, fate, Fate.WRITTEN]
     assert jobs.find_one({"_id": held[1].id}) == before
     assert results_of(jobs, held) == [1, None, 3]

@@ -96,6 +96,30 @@ async def test_cancelled_before_it_was_sent_nothing_is_enqueued() -> None:
     assert (await run_job(handler)).enqueued == ()
 
 
+async def test_jobs_of_one_key_are_replaced_debounced_or_run_again_as_in_a_database(autojump_clock: MockClock) -> None:
+    """Also the job itself, which has its own key while it runs."""
+    found = []
+
+    async def handler(job: RunningJob[Any]) -> None:
+        for key in ("other", "me"):
+            for number, conflict in enumerate(("replace", "debounce", "debounce", "keep")):
+                options: Any = {"delay": 10, "max_wait": 15} if conflict == "debounce" else {}
+                options |= {"unique_key": key, "on_conflict": conflict}
+                found.append(await job.scheduler.enqueue_with_outcome(job.name, number, **options))
+                await trio.sleep(8)
+
+    outcome = await run_job(handler, unique_key="me")
+    assert [one.outcome for one in found[:4]] == ["created", "replaced", "replaced", "kept"]
+    assert [one.outcome for one in found[4:]] == ["again", "again", "again", "kept"]
+    # Due 15 seconds after the first of the two that debounce.
+    pending, running = found[3].job, found[7].job
+    assert pending.debounced_since is not None
+    assert (pending.data, pending.next_run_at) == (2, pending.debounced_since + timedelta(seconds=15))
+    assert running.again_since is not None
+    assert (running.again_data, running.again_at) == (2, running.again_since + timedelta(seconds=15))
+    assert len(outcome.enqueued) == 6
+
+
 async def test_call_that_needs_a_database_raises_no_database_error() -> None:
     async def handler(job: RunningJob[Any]) -> None:
         assert not hasattr(job.scheduler, "get_jobs")

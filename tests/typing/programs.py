@@ -177,6 +177,7 @@ async def enqueues(monque: Monque) -> None:
     await monque.enqueue(send, Email("a"), delay=3, start_by=datetime.now(UTC), unique_key="k")
     await monque.enqueue(send, Newsletter("a"))
     await monque.enqueue_with_outcome(send, Email("a"), unique_key="k", on_conflict="replace")
+    await monque.enqueue(send, Email("a"), unique_key="k", on_conflict="debounce", delay=5, max_wait=60.0)
     monque.sync.enqueue_with_outcome(text, "a", unique_key="k")
     await monque.enqueue(plain, Email("a"))
     await monque.enqueue(order, Order(id=UUID(int=1)))

@@ -89,15 +89,16 @@ class ClientContext(ServerTime):
         with self._indexing:
             self._indexed = self.config.skip_index_creation
 
-    def ensure_indexes(self, also: IndexModel | None = None) -> None:
+    def ensure_indexes(self, *also: IndexModel) -> None:
         """Create the indexes before the first write; after a failure, try again before the next.
 
         Args:
-            also: From now on also this one, of `indexes.IF_NEEDED`.
+            also: From now on also these, of `indexes.IF_NEEDED`.
         """
-        if also is not None and also not in self._also:
-            self._also = (*self._also, also)
-            self.forget_indexes()
+        for one in also:
+            if one not in self._also:
+                self._also = (*self._also, one)
+                self.forget_indexes()
         if self._indexed:
             return
         with self._indexing:

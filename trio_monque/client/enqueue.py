@@ -6,8 +6,8 @@ applied, or be applied later. What makes it safe to send again:
 - *The id is made here*, before the first insert. A look for the id shows whether the job is stored. If it is not, the
   same document is sent again; should the first insert arrive late, the server refuses the second copy of the id.
 - *A unique key*: the second insert finds the job that has the key, which may be our own, stored late.
-- *Replacing*: nothing shows whether a first sending replaced the data of another job, so it is sent again. If the job
-  has run in between, it runs once more.
+- *Replacing and debouncing*: nothing shows whether a first sending changed another job, so it is sent again. If the
+  job has run in between, it runs once more.
 - *In the caller's transaction* nothing is looked up or sent again: an error there aborts the transaction, and only the
   caller can repeat it.
 """
@@ -29,6 +29,7 @@ from ..jobs.stored_value_limits import TypedWorker, check_payload, plain_data, r
 from ..store import indexes, inserting, replacing
 from ..store.codec import document_of
 from ..store.inserting import Parcel
+from ..store.replacing import Replacement
 from ..store.types import ClientSession, ObjectId
 from .context import ClientContext
 from .operation import Operation, Read
@@ -67,7 +68,7 @@ class Enqueue(Operation[Job]):
         enqueued = put(self._context, self.draft, self._session)
         self.outcome = enqueued.outcome
         # The second announcement of a new job is dropped. A replaced job may be due at another time than announced.
-        self.caused.are_new = self.outcome != "replaced"
+        self.caused.are_new = self.outcome not in ("replaced", "again")
         self.stored(enqueued.job)
 
     def stored(self, job: Job) -> None:
@@ -161,7 +162,7 @@ def draft_of(context: ClientContext, new: NewJob | NewSchedule, worker: str | Na
 
 def put(context: ClientContext, draft: Draft, session: ClientSession | None = None) -> Enqueued[Any]:
     """Insert one job, or do what its `on_conflict` says to the one that has its unique key."""
-    if isinstance(draft.new, NewJob) and draft.new.on_conflict == "replace":
+    if isinstance(draft.new, NewJob) and draft.new.on_conflict != "keep":
         return replace_unique(context, draft)
     job = insert(context, draft, session)
     return Enqueued(job, "created" if job.id == draft.id else "kept")
@@ -169,8 +170,14 @@ def put(context: ClientContext, draft: Draft, session: ClientSession | None = No
 
 def ensure_indexes_for(context: ClientContext, *new: NewJob | NewSchedule) -> None:
     """Create the indexes that these jobs need, if that was not done yet."""
-    needs_more = any(isinstance(one, NewJob) and one.start_by is not None for one in new)
-    context.ensure_indexes(indexes.START_BY if needs_more else None)
+    also = []
+    for one in new:
+        if isinstance(one, NewJob):
+            if one.start_by is not None:
+                also.append(indexes.START_BY)
+            if one.on_conflict != "keep":
+                also.append(indexes.RUN_AGAIN)
+    context.ensure_indexes(*also)
 
 
 def insert(context: ClientContext, draft: Draft, session: ClientSession | None = None) -> Job:
@@ -253,10 +260,12 @@ def insert_unique(context: ClientContext, new: Parcel, session: ClientSession | 
 
 
 def replace_unique(context: ClientContext, draft: Draft) -> Enqueued[Any]:
-    """Insert a job with a unique key, or give its data and its due date to the pending job that has the key."""
+    """Insert a job with a unique key, or give its data and its due date to the job that has the key."""
+    assert isinstance(draft.new, NewJob)
     ensure_indexes_for(context, draft.new)
     jobs = context.jobs
-    send = partial(replacing.replace_or_insert, jobs, draft.at(context.now()), draft.payload)
+    new = Replacement(draft.at(context.now()), draft.payload, draft.new.max_wait)
+    send = partial(replacing.replace_or_insert, jobs, new)
     try:
         return context.with_indexes(send)
     except MonqueConnectionError as error:

@@ -166,8 +166,11 @@ class Monque:
                 one already, `on_conflict` says what the call does. It returns that job.
             on_conflict: "keep", the default, changes nothing. "replace" gives a pending job that has the key the
                 `data` and the due date of this call, and all its attempts again; its other options stay. A running
-                job and a schedule are kept. If the answer of the database was lost, the call replaces once more: then
-                the job may run once more, too.
+                job keeps its data, and runs once more afterwards with these. A schedule is kept. "debounce" is
+                "replace" with another due date: `delay` seconds from now, and at most `max_wait` from the first of
+                such calls. If the answer of the database was lost, the call replaces once more: then the job may run
+                once more, too.
+            max_wait: Seconds; only with "debounce". None for no limit.
             max_attempts: After how many failures this job is `failed`, instead of its worker's.
             max_rescues: How many deaths in a row it may cause, instead of the scheduler's.
             timeout: Seconds that one run may take, instead of its worker's.

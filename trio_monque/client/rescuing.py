@@ -11,7 +11,7 @@ change a schedule. What closes each race:
 - *The holder died inside a transaction* (`job.transaction`): the server keeps its document locked for a while, and a
   write that meets the lock waits. So a batch that got no answer is sent in halves; what is left, a later batch takes.
 - *A schedule changed since the decision.* The next occurrence would be that of the old schedule, so the write matches
-  nothing (SCHEDULE_CHANGED), and the job is read and decided again.
+  nothing (JOB_CHANGED), and the job is read and decided again.
 """
 
 from __future__ import annotations
@@ -161,13 +161,11 @@ class RescueBatch:
             self._rescued += self._taken(decided, fates)
             # A changed schedule is read and decided again. A document that has no room for the write gets a lighter
             # one, up to the lightest.
-            again = {Fate.SCHEDULE_CHANGED, Fate.REFUSED} if self._refusals < LIGHTEST else {Fate.SCHEDULE_CHANGED}
+            again = {Fate.JOB_CHANGED, Fate.REFUSED} if self._refusals < LIGHTEST else {Fate.JOB_CHANGED}
             if Fate.REFUSED in fates.values():
                 self._refusals += 1
             self._marks = {claim[0]: self._marks[claim[0]] for claim, fate in fates.items() if fate in again}
-            self._report_doubled(
-                [claim[0] for claim, fate in fates.items() if fate in (Fate.LOST, Fate.SCHEDULE_CHANGED)]
-            )
+            self._report_doubled([claim[0] for claim, fate in fates.items() if fate in (Fate.LOST, Fate.JOB_CHANGED)])
 
     def _settle(self, statements: Sequence[Statement]) -> Mapping[ClaimId, Fate]:
         """Settle them; if they are not answered in time, as many as can be. The others have no fate."""

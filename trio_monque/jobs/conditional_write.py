@@ -63,6 +63,8 @@ class Transition:
         set: Fields and their new values.
         cleared: Fields that are removed.
         added: Fields and the number to add to them; an absent field counts as 0.
+        copied: Fields and the other field of the job that each gets the value of, at the moment of the write; if the
+            job does not have that, the field is removed. What is cleared is copied before.
         otherwise: The write to make instead, if the guard failed because a cancellation was requested.
     """
 
@@ -70,12 +72,15 @@ class Transition:
     set: Mapping[str, Any]
     cleared: tuple[str, ...] = ()
     added: Mapping[str, int] = field(default_factory=lambda: _NOTHING)
+    copied: Mapping[str, str] = field(default_factory=lambda: _NOTHING)
     otherwise: Transition | None = None
 
 
 def applied(job: Job, transition: Transition) -> Job:
     """The job after the transition, as the database has it: the after-image of a write whose guard held."""
     values = vars(job).copy()
+    for name, source in transition.copied.items():
+        values[name] = getattr(job, source)
     for name in transition.cleared:
         values.pop(name, None)  # An absent field has its default.
     for name, step in transition.added.items():

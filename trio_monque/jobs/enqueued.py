@@ -9,12 +9,12 @@ from .job import Job
 
 R = TypeVar("R")
 
-OnConflict = Literal["keep", "replace"]
+OnConflict = Literal["keep", "replace", "debounce"]
 """What happens if a pending or processing job has the unique key; see `Monque.enqueue`."""
 
 ON_CONFLICT: Final[tuple[str, ...]] = get_args(OnConflict)
 
-Outcome = Literal["created", "kept", "replaced"]
+Outcome = Literal["created", "kept", "replaced", "again"]
 """What became of a job that was enqueued; see Enqueued."""
 
 
@@ -25,7 +25,8 @@ class Enqueued(Generic[R]):
     Attributes:
         job: The job that has the unique key now.
         outcome: "created": the call stored a new job. "kept": another job has the key, and the call changed nothing.
-            "replaced": a pending job has the key, and it has the data and the due date of this call now.
+            "replaced": a pending job has the key, and it has the data and the due date of this call now. "again": a
+            running job has the key. It goes on with its own data, and then runs once more with those of this call.
     """
 
     job: Job[R]

@@ -79,6 +79,11 @@ class Job(Generic[Result_co]):
         follow_up: What `then` still has to do: True from a claim by a worker with `then` until its follow-up is chosen,
             and then the id of that job for a moment. In a follow-up that is not released yet, its due date, and the
             `attempts` of the job that it follows. None for nothing.
+        debounced_since: When the first of the calls was made that `on_conflict="debounce"` made one job of; None for
+            none, and after its first run.
+        again: The id of the call that wants another run of this running job, by `on_conflict`; None for none.
+        again_data, again_at, again_start_by, again_since: What that run has as `data`, `next_run_at`, `start_by` and
+            `debounced_since`.
     """
 
     id: ObjectId
@@ -123,6 +128,12 @@ class Job(Generic[Result_co]):
     meta: Mapping[str, str] = NO_META
     follows: ObjectId | None = None
     follow_up: Any = None
+    debounced_since: datetime | None = None
+    again: ObjectId | None = None
+    again_data: Any = None
+    again_at: datetime | None = None
+    again_start_by: datetime | None = None
+    again_since: datetime | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name != _RESULT_READER}

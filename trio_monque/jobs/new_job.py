@@ -6,7 +6,7 @@ import inspect
 import re
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from enum import Enum
 from typing import (
     TYPE_CHECKING,
@@ -29,6 +29,7 @@ from .cron import check_timezone, next_occurrence, normalised
 from .enqueued import ON_CONFLICT, OnConflict
 from .job import Job
 from .meta import NO_META
+from .run_again import debounced_until
 from .stored_value_limits import TypedWorker, takes_data
 
 T = TypeVar("T")
@@ -66,6 +67,7 @@ class JobOptions(TypedDict, total=False):
     start_by: datetime | None
     unique_key: str | None
     on_conflict: OnConflict
+    max_wait: float | None
     max_attempts: int | None
     max_rescues: int | None
     timeout: float | None
@@ -85,7 +87,9 @@ class NewJob:
         delay: Seconds from now, instead of `run_at`.
         start_by: If no run has begun by then (timezone-aware, compared with the server's time), the job is cancelled.
         unique_key: At most one pending or processing job of this name has this key.
-        on_conflict: What happens if a job has the key already: "keep" it, or "replace" its data and its due date.
+        on_conflict: What happens if a job has the key already: "keep" it, "replace" its data and its due date, or
+            "debounce" it: replace its data, and let it wait for `delay` once more.
+        max_wait: With "debounce", how many seconds the calls may delay the job in all, from the first one on.
         max_attempts: After how many failures this job is `failed`, instead of its worker's.
         max_rescues: How many deaths in a row it may cause, instead of the scheduler's.
         timeout: Seconds that one run may take, instead of its worker's.
@@ -100,6 +104,7 @@ class NewJob:
     start_by: datetime | None = None
     unique_key: str | None = None
     on_conflict: OnConflict = "keep"
+    max_wait: float | None = None
     max_attempts: int | None = None
     max_rescues: int | None = None
     timeout: float | None = None
@@ -208,6 +213,14 @@ def _check_conflict(new: NewJob) -> None:
         raise InvalidOptionError("on_conflict", new.on_conflict, f"must be one of {', '.join(ON_CONFLICT)}")
     if new.on_conflict != "keep" and new.unique_key is None:
         raise InvalidOptionError("on_conflict", new.on_conflict, "needs a unique_key: without one there is no conflict")
+    if new.on_conflict == "debounce" and new.delay is None:
+        raise InvalidOptionError("on_conflict", new.on_conflict, "needs a delay: for how long each call delays the job")
+    if new.max_wait is not None:
+        if new.on_conflict != "debounce":
+            raise InvalidOptionError("max_wait", new.max_wait, 'is for on_conflict="debounce"')
+        check_seconds("max_wait", new.max_wait)
+        if new.max_wait > LONGEST_DELAY:
+            raise InvalidOptionError("max_wait", new.max_wait, "is longer than a thousand years")
 
 
 def check_keeps(new: NewJob, problem: str) -> None:
@@ -252,6 +265,8 @@ def _made(new: NewJob, job_id: ObjectId, now: datetime) -> Job:
     # Only options that were given: thousands of jobs are made at once, and most have none.
     if new.unique_key is not None:
         values["unique_key"] = new.unique_key
+    if new.on_conflict == "debounce":
+        values["debounced_since"] = now
     if new.start_by is not None:
         values["start_by"] = checked_moment("start_by", new.start_by)
     if new.max_attempts is not None:
@@ -287,7 +302,7 @@ def _recurring(new: NewSchedule, job_id: ObjectId, now: datetime) -> Job:
 
 def _due(new: NewJob, now: datetime) -> datetime:
     if new.delay is not None:
-        return now + timedelta(milliseconds=round(new.delay * 1000))
+        return debounced_until(now, now, new.delay, new.max_wait)
     return now if new.run_at is None else checked_moment("run_at", new.run_at)
 
 

@@ -162,4 +162,7 @@ def _given_up(job: Job, now: datetime, error: BaseException) -> Rescue:
         else:
             failure = failure_of(error, job, now)
             return Rescue(transitions.go_on_after_deaths(job, now, following, failure), error)
-    return Rescue(transitions.give_up(job, now, failure_of(error, job, now)), error)
+    failure = failure_of(error, job, now)
+    if job.again is not None and job.repeat_interval is None:
+        return Rescue(transitions.run_again_after_deaths(job, now, failure), error)
+    return Rescue(transitions.give_up(job, now, failure), error)

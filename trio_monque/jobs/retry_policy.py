@@ -94,6 +94,8 @@ def decide(job: Job, verdict: Verdict, now: datetime, policy: RetryPolicy) -> Tr
         case CutShort():
             return transitions.release(job, now, has_begun=True)
         case Succeeded(result) if job.repeat_interval is None:
+            if job.again is not None:
+                return transitions.run_again(job, now, result=result)
             return transitions.complete(job, now, result)
         case Succeeded(result):
             return _next_occurrence(job, now, policy.error_text, result=result)
@@ -121,7 +123,10 @@ def _give_up(job: Job, now: datetime, error: BaseException, kept: ErrorText) -> 
     # One bad day must not end a schedule unnoticed: it goes on, unless it was declared with on_exhausted="fail".
     if job.repeat_interval is not None and job.on_exhausted != "fail":
         return _next_occurrence(job, now, kept, error)
-    return transitions.fail(job, now, failure_of(error, job, now, kept))
+    failure = failure_of(error, job, now, kept)
+    if job.again is not None and job.repeat_interval is None:
+        return transitions.run_again(job, now, failure)
+    return transitions.fail(job, now, failure)
 
 
 def _next_occurrence(

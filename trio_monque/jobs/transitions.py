@@ -21,6 +21,8 @@ the second write matches nothing. Each condition closes one race:
   during the run of a one-off job would end with that run.
 - `on_exhausted`, where a schedule ends. A deployment changes it to "continue" during the last attempt. Without it, the
   schedule would stop for good.
+- `again`, in every end of a job with a unique key after which it runs no more. A caller replaces the data of the
+  running job, which then runs once more with them; see `run_again.py`. Without it, the end would drop the newer data.
 - The sign of life and `rescues`, in a rescue. An observer saw no renewal for a whole lease, the holder renews the
   claim, then the rescue arrives. Without the sign of life, a job with a live run would run a second time beside it.
 - `rev`, in changes of a job's content. Two deployments read the same job and each change it. Without it, the second
@@ -43,6 +45,7 @@ from .error_history import Failure
 from .fences import CLAIM_FIELDS, ClaimStamp, cycle_fence, fence, is_ours, sign_of_life, stamp_fence
 from .follow_ups import OWED
 from .job import OF_ONE_OCCURRENCE, Job, JobStatus, deaths_of, occurrence_of, resumed
+from .run_again import AGAIN, COPIED, unless_asked_again
 
 _NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 
@@ -64,6 +67,7 @@ TABLE: Final = (
     Row("claim", PENDING, PROCESSING, "an instance takes a due job"),
     Row("complete", PROCESSING, COMPLETED, "a one-off job succeeded"),
     Row("go_on", PROCESSING, PENDING, "a recurring job moves to its next occurrence"),
+    Row("run_again", PROCESSING, PENDING, "it was replaced while it ran, and runs with the newer data"),
     Row("retry", PROCESSING, PENDING, "an attempt failed, and others are left"),
     Row("snooze", PROCESSING, PENDING, "the handler asked to be run later"),
     Row("release", PROCESSING, PENDING, "the claim is given back, uncounted"),
@@ -73,6 +77,8 @@ TABLE: Final = (
     Row("cancel_claimed", PROCESSING, CANCELLED, "a requested cancellation"),
     Row("cancel_pending", PENDING, CANCELLED, "a caller cancelled it"),
     Row("end_unstarted", PENDING, CANCELLED, "it was not started by its `start_by`"),
+    Row("run_after_end", COMPLETED, PENDING, "another library ended it, and did not see that it was replaced"),
+    Row("run_after_end", FAILED, PENDING, "another library ended it, and did not see that it was replaced"),
     Row("set_aside", PENDING, FAILED, "the server refuses every claim on it"),
     Row("retry_again", FAILED, PENDING, "a caller gave it new attempts"),
     Row("retry_again", CANCELLED, PENDING, "a caller gave it new attempts"),
@@ -162,9 +168,9 @@ def end_unstarted(job: Job, now: datetime) -> Transition:
 
 
 def _started(job: Job) -> tuple[str, ...]:
-    """The fields that are removed when a job whose run had begun is pending again: its `start_by` has been kept."""
-    # Only of jobs that have it: all others are written as ever.
-    return () if job.start_by is None else ("start_by",)
+    """The fields that are removed when a job whose run had begun is pending again: those about its first run."""
+    # Only of jobs that have one: all others are written as ever.
+    return tuple(name for name in ("start_by", "debounced_since") if getattr(job, name) is not None)
 
 
 # --- The ends of a claim: all under the fence ---
@@ -197,7 +203,8 @@ def _completion(job: Job, now: datetime, fenced: Mapping[str, Any], stored: Mapp
     return Transition(
         # It must still be a one-off job: a caller may have declared a schedule over it while it ran, and that schedule
         # would end with this run.
-        guard={**fenced, "repeat_interval": None},
+        # And no call may have left newer data in it.
+        guard={**fenced, "repeat_interval": None, **unless_asked_again(job)},
         set={"status": COMPLETED, **_ended(job, now), **stored},
         cleared=(*_ENDED, "fail_reason", "rescues", "saved"),
     )
@@ -212,6 +219,28 @@ def unless_cancelled(job: Job, now: datetime, ending: Transition) -> Transition:
         ending,
         guard={**ending.guard, "cancel_requested_at": None},
         otherwise=ending.otherwise or cancel_claimed(job, now),
+    )
+
+
+def run_again(job: Job, now: datetime, failure: Failure | None = None, result: Any = None) -> Transition:
+    """processing -> pending with the data that a call has left in the running job.
+
+    With a `failure`, the run with the data from before has failed for good; without one, it succeeded.
+    """
+    return Transition(
+        # Not what was left in it: more calls may follow until this is written, and the server copies what is there.
+        guard={**_unless_cancelled(job), "repeat_interval": None},
+        copied=COPIED,
+        set={
+            "status": PENDING,
+            "fail_count": 0,
+            **_ended(job, now),
+            **({} if failure is None else failure.written(job)),
+            **({} if result is None else {"result": result}),
+        },
+        added={"rev": 1},
+        cleared=(*_ENDED, "rescues", "saved", *AGAIN, *(("fail_reason",) if failure is None else ())),
+        otherwise=cancel_claimed(job, now),
     )
 
 
@@ -278,6 +307,7 @@ def fail(job: Job, now: datetime, failure: Failure) -> Transition:
             "repeat_interval": job.repeat_interval,
             "timezone": job.timezone,
             "on_exhausted": job.on_exhausted,
+            **unless_asked_again(job),
         },
         set={"status": FAILED, **_ended(job, now), **failure.written(job)},
         added={"fail_count": 1},
@@ -333,6 +363,7 @@ def give_up(job: Job, now: datetime, failure: Failure) -> Transition:
             "repeat_interval": job.repeat_interval,
             "timezone": job.timezone,
             "on_exhausted": job.on_exhausted,
+            **unless_asked_again(job),
         },
         set={"status": FAILED, **_ended(job, now), **failure.written(job)},
         cleared=(*_ENDED, "rescues"),
@@ -343,6 +374,11 @@ def give_up(job: Job, now: datetime, failure: Failure) -> Transition:
 def go_on_after_deaths(job: Job, now: datetime, next_run_at: datetime, failure: Failure) -> Transition:
     """Like `give_up`, for a schedule that goes on: only this occurrence is given up."""
     return _of_the_dead(job, now, go_on(job, now, next_run_at, failure))
+
+
+def run_again_after_deaths(job: Job, now: datetime, failure: Failure) -> Transition:
+    """Like `give_up`, for a job that was replaced while it ran: only the data from before are given up."""
+    return _of_the_dead(job, now, run_again(job, now, failure))
 
 
 def _of_the_dead(job: Job, now: datetime, ending: Transition) -> Transition:
@@ -366,7 +402,7 @@ def cancel_claimed(job: Job, now: datetime) -> Transition:
     return Transition(
         guard=fence(job),
         set={"status": CANCELLED, **_ended(job, now)},
-        cleared=(*_ENDED, "rescues"),
+        cleared=(*_ENDED, "rescues", *AGAIN),
     )
 
 
@@ -393,7 +429,29 @@ def request_cancel(job: Job, now: datetime) -> Transition:
 
 def cancel_pending(job_id: ObjectId, now: datetime) -> Transition:
     """pending -> cancelled."""
-    return Transition(guard={"id": job_id, "status": PENDING}, set={"status": CANCELLED, "updated_at": now})
+    return Transition(
+        guard={"id": job_id, "status": PENDING},
+        set={"status": CANCELLED, "updated_at": now},
+        # A job that is tried again may have them.
+        cleared=AGAIN,
+    )
+
+
+def run_after_end(job: Job, now: datetime) -> Transition:
+    """completed or failed -> pending, with the data that were left in it: its end did not see them."""
+    return Transition(
+        # A caller may retry or delete the ended job at the same moment.
+        guard={"id": job.id, "status": job.status, "again": job.again, "repeat_interval": None},
+        copied=COPIED,
+        set={"status": PENDING, "fail_count": 0, "updated_at": now},
+        added={"rev": 1},
+        cleared=(*_ENDED, "fail_reason", "rescues", "saved", *AGAIN),
+    )
+
+
+def drop_again(job: Job, now: datetime) -> Transition:
+    """Forget what was left in an ended job: another job has its key now."""
+    return Transition(guard={"id": job.id, "again": job.again}, set={"updated_at": now}, cleared=AGAIN)
 
 
 def retry_again(job_id: ObjectId, now: datetime) -> Transition:

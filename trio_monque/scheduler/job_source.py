@@ -29,6 +29,7 @@ from ..jobs import rescue_policy, transitions
 from ..jobs.fences import ClaimId, claim_id
 from ..jobs.follow_ups import owes
 from ..jobs.job import Job, log_extra
+from ..jobs.run_again import AGAIN
 from ..jobs.stored_value_limits import snapshot
 from ..jobs.verdicts import CutShort, Failed, Succeeded
 from ..log import logger_of
@@ -219,7 +220,7 @@ class JobSource:
                     batch.undecided.append((settlement, fate))
                 else:
                     logger.error(
-                        "could not settle job %s, as its schedule kept changing; it runs again when its lease expires",
+                        "could not settle job %s, as it kept changing; it runs again when its lease expires",
                         settlement.job,
                         extra=log_extra(settlement.job),
                     )
@@ -250,7 +251,10 @@ class JobSource:
         batch.decided = []
 
     async def bring_up_to_date(self, settlement: JobSettlement) -> None:
-        """Read the schedule of the job again. The guard of the next write compares exactly what is read here."""
+        """Read the schedule of the job again, and what a call has left in it for another run.
+
+        The guard of the next write compares exactly what is read here.
+        """
         found = await self._db_threads.call(
             partial(doubled_fields.current_schedule, self._context.jobs, settlement.job.id),
             channel=Channel.RENEWALS,
@@ -264,6 +268,7 @@ class JobSource:
             repeat_interval=current.repeat_interval,
             timezone=current.timezone,
             on_exhausted=current.on_exhausted,
+            **{name: getattr(current, name) for name in AGAIN},
         )
 
     async def _settle(self, statements: Sequence[Statement]) -> Mapping[ClaimId, Fate]:

@@ -109,15 +109,16 @@ def prepared(settlements: Sequence[JobSettlement], now: datetime, receipt_prefix
     Most jobs are one-off jobs that succeed without a result. Those of one claim end with the same write, which is
     decided once.
     """
-    completions: dict[str | None, Transition] = {}
+    completions: dict[tuple[str | None, bool], Transition] = {}
     ends = []
     for settlement in settlements:
         job = settlement.job
-        is_usual = not settlement.refusals and settlement.doubled_field is None
+        is_usual = not settlement.refusals and settlement.doubled_field is None and job.again is None
         if job.repeat_interval is None and is_usual and _stores_nothing(settlement.verdict):
-            transition = completions.get(job.claim_token)
+            shared_by = job.claim_token, job.unique_key is None  # A job with a key may have been replaced.
+            transition = completions.get(shared_by)
             if transition is None:
-                transition = completions[job.claim_token] = transitions.complete_claimed_with(job, now)
+                transition = completions[shared_by] = transitions.complete_claimed_with(job, now)
         else:
             transition = decided(settlement, now)
         settlement.transition = transition
@@ -164,10 +165,11 @@ def _decided(settlement: JobSettlement, now: datetime) -> Transition:
 
 def is_undecided(settlement: JobSettlement, fate: Fate) -> bool:
     """Whether another write must follow: nothing is stored yet, and a different write can succeed."""
-    # SCHEDULE_CHANGED: the next occurrence was computed from a schedule that changed while the job ran.
+    # JOB_CHANGED: the next occurrence was computed from a schedule that changed while the job ran, or a call has
+    # replaced the data meanwhile.
     # REFUSED (a full document, a validator): the next write stores less. Otherwise the job would run again each time
     # its lease expires.
-    return fate is Fate.SCHEDULE_CHANGED or (fate is Fate.REFUSED and settlement.refusals < MOST_REFUSALS)
+    return fate is Fate.JOB_CHANGED or (fate is Fate.REFUSED and settlement.refusals < MOST_REFUSALS)
 
 
 def refused_once_more(settlement: JobSettlement) -> None:

@@ -103,10 +103,10 @@ class JobTransaction:
             run.cancel(CancelReason.USER)
             await raise_cancellation(run)
             raise cut_short(f"job {run.claim}")
-        if settlement.fate is Fate.SCHEDULE_CHANGED:
+        if settlement.fate is Fate.JOB_CHANGED:
             self._rounds += 1
             if self._rounds == MOST_ROUNDS:
-                raise MonqueError(f"the transaction of job {run.claim} was not committed: its schedule kept changing")
+                raise MonqueError(f"the transaction of job {run.claim} was not committed: the job kept changing")
             await self._source.bring_up_to_date(settlement)
             self._updated = settlement.job
             return None

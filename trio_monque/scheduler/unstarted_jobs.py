@@ -3,6 +3,9 @@
 A look for due jobs meets most of them, and ends them here instead of claiming them. It does not see jobs of names that
 are paused or that no instance has, nor a job that is due later. `run` ends those: it sleeps until the earliest moment
 that it knows, and looks for others once a minute. Every instance does this, for all names; one of them ends a job.
+
+The same loop starts the jobs once more that were replaced while Monque for Node ran them: the other kind of job that
+no look for due jobs meets.
 """
 
 from __future__ import annotations
@@ -25,10 +28,10 @@ from ..jobs.follow_ups import HELD_UNTIL
 from ..jobs.job import Job
 from ..log import logger_of
 from ..loop_time import loop_time
-from ..store import indexes, unstarted_jobs
+from ..store import indexes, run_again, unstarted_jobs
 from ..store.database_threads import Channel
 from ..store.job_collection import JobCollection
-from ..store.types import ObjectId
+from ..store.types import IndexModel, ObjectId
 from .context import SchedulerContext
 from .settlement import JobSettlement
 
@@ -69,7 +72,7 @@ class UnstartedJobs:
         self._unanswered: list[_Batch] = []
         # Jobs with `start_by` were met. Enqueued in a transaction, or by another program, they have no index yet.
         self._has_met = False
-        self._is_indexed = False
+        self._indexes: Sequence[IndexModel] = ()
 
     # --- In a database thread ---
 
@@ -125,7 +128,9 @@ class UnstartedJobs:
         self._look_at = math.inf  # Before the look: what is announced during it may not be in its answer.
         self.progress.ask()
         try:
-            following = await self._db_threads.call(self._end_all, channel=Channel.COMMANDS, abandon_on_cancel=True)
+            following = await self._db_threads.call(
+                self._look_and_write, channel=Channel.COMMANDS, abandon_on_cancel=True
+            )
         except MonqueConnectionError as error:
             if self.progress.fail(error):
                 logger.warning("could not look for jobs that were not started in time: %s; retrying", error)
@@ -137,14 +142,20 @@ class UnstartedJobs:
         if not self._time.is_event_driven:
             self._look_by(trio.current_time() + self._time.jittered(LOOK_INTERVAL, JITTER))
 
+    def _look_and_write(self) -> datetime | None:
+        """Do all that is due; return when there is more to do, None if that is not known."""
+        if self._has_met:
+            self._context.ensure_indexes(indexes.START_BY)
+        if not {indexes.START_BY, indexes.RUN_AGAIN} <= set(self._indexes):
+            self._indexes = indexes.in_use(self._context.jobs)
+        following = self._end_all() if indexes.START_BY in self._indexes else None
+        if indexes.RUN_AGAIN in self._indexes:
+            run_again.start_again(self._context.jobs, self._context.now())
+        return following
+
     def _end_all(self) -> datetime | None:
         """End all that are late; return the earliest moment of the others, None if there are none."""
         jobs = self._context.jobs
-        if self._has_met:
-            self._context.ensure_indexes(indexes.START_BY)
-        self._is_indexed = self._is_indexed or unstarted_jobs.is_indexed(jobs)
-        if not self._is_indexed:
-            return None
         while self._unanswered:
             self._send(jobs, self._unanswered.pop())
         met: list[ObjectId] = []

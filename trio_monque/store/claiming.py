@@ -112,7 +112,7 @@ def _take(
     names = sorted({job.name for job in candidates})
     transition = transitions.claim(names, now, stamp, in_time(candidates, now), followed=followed)
     ids = [job.id for job in candidates]
-    as_read = _as_read(candidates)
+    as_read = None if _change_while_looked_at(jobs, candidates) else _as_read(candidates)
     # A job that has become a suspect since the look must not be claimed beside others. The pins exclude that; without
     # pins, the condition does.
     pinned = filter_of(UNSUSPECTED) if as_read is None else as_read
@@ -137,6 +137,19 @@ def _take(
         return TakenJobs(taken)
     _look_into_misses(jobs, candidates, {job.id for job in taken})
     return TakenJobs(taken, more=True)
+
+
+def _change_while_looked_at(jobs: JobCollection, candidates: Sequence[Job]) -> bool:
+    """Whether one of them was missed before, and has changed since: a claim with pins may miss it again and again.
+
+    Callers may replace a job many times in a second, and each time it has another `rev`. Such a claim has no pins: it
+    takes what is claimable, and reads what it took.
+    """
+    # With the same past, nothing has changed: then a claim without pins would not be better.
+    changed = [job.id for job in candidates if jobs.missed.get(job.id, past(job)) != past(job)]
+    for job_id in changed:
+        del jobs.missed[job_id]
+    return bool(changed)
 
 
 def _look_into_misses(jobs: JobCollection, candidates: Sequence[Job], taken: Set[ObjectId]) -> None:

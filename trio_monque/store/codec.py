@@ -130,17 +130,33 @@ def filter_of(guard: Mapping[str, Any]) -> dict[str, Any]:
     return {FIELD[attribute]: _condition(attribute, condition) for attribute, condition in guard.items()}
 
 
-def update_of(transition: Transition, receipt: str | None = None) -> dict[str, Any]:
-    """Return the MongoDB update for a transition, with a receipt if there is one."""
+def update_of(transition: Transition, receipt: str | None = None) -> Any:
+    """Return the MongoDB update for a transition, with a receipt if there is one.
+
+    An aggregation, if the transition copies fields; a dict of operators otherwise.
+    """
     written = {FIELD[attribute]: _stored(attribute, value) for attribute, value in transition.set.items()}
     if receipt is not None:
         written[FIELD["receipt"]] = receipt
+    if transition.copied:
+        return _stages_of(transition, written)
     update: dict[str, Any] = {"$set": written}
     if transition.cleared:
         update["$unset"] = {FIELD[attribute]: "" for attribute in transition.cleared}
     if transition.added:
         update["$inc"] = {FIELD[attribute]: step for attribute, step in transition.added.items()}
     return update
+
+
+def _stages_of(transition: Transition, written: Mapping[str, Any]) -> list[dict[str, Any]]:
+    # Literals: the server would evaluate a text with a dollar.
+    values: dict[str, Any] = {field: {"$literal": value} for field, value in written.items()}
+    for attribute, step in transition.added.items():
+        values[FIELD[attribute]] = {"$add": [{"$ifNull": [f"${FIELD[attribute]}", 0]}, step]}
+    for attribute, source in transition.copied.items():
+        values[FIELD[attribute]] = f"${FIELD[source]}"
+    cleared = [FIELD[attribute] for attribute in transition.cleared]
+    return [{"$set": values}, *([{"$unset": cleared}] if cleared else [])]
 
 
 def _condition(attribute: str, condition: object) -> Any:

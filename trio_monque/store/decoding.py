@@ -28,13 +28,13 @@ _ANY: Final = object
 _USUAL: Final[Mapping[str, tuple[str, Any]]] = {
     FIELD[attribute]: (attribute, kind)
     for kind, attributes in (
-        (ObjectId, ("id", "follows")),
+        (ObjectId, ("id", "follows", "again")),
         (str, ("name", "status", "fail_reason", "repeat_interval", "unique_key", "claimed_by", "claim_token")),
         (str, ("receipt", "timezone")),
         (datetime, _DATES),
         (int, ("fail_count", "attempts", "rescues", "rev", "max_attempts", "schedule_version", "heartbeat_interval")),
         (dict, ("meta",)),
-        (_ANY, ("data", "result", "progress", "saved", "follow_up")),
+        (_ANY, ("data", "result", "progress", "saved", "follow_up", "again_data")),
     )
     for attribute in attributes
 }
@@ -141,6 +141,7 @@ _SHOWN: Final = ("fail_reason", "receipt")
 _NO_TYPE: Final = type(None)
 _EXPECTED: Final[Mapping[str, tuple[type, ...]]] = {
     "id": (ObjectId,),
+    "again": (ObjectId, _NO_TYPE),
     "name": (str,),
     "status": (str,),
     **dict.fromkeys(_ADDED_TO, (int,)),

@@ -50,9 +50,15 @@ FIELD: Final[Mapping[str, str]] = {
     "meta": "meta",
     "follows": "follows",
     "follow_up": "followUp",
+    "debounced_since": "debouncedSince",
+    "again": "again",
+    "again_data": "againData",
+    "again_at": "againAt",
+    "again_start_by": "againStartBy",
+    "again_since": "againSince",
 }
 
-HEAVY: Final = ("data", "result", "progress", "saved", "errors")
+HEAVY: Final = ("data", "result", "progress", "saved", "errors", "again_data")
 """Attributes that may be large: one call might not have the time to read a hundred jobs with them."""
 BUT_HEAVY: Final = {FIELD[name]: False for name in HEAVY}
 """The projection that leaves these out."""

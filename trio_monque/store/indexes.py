@@ -23,6 +23,7 @@ from ..errors import MonqueConnectionError
 from ..jobs.job import JobStatus
 from ..options_and_defaults import Retention
 from .commands import command
+from .driver_errors import UNAUTHORIZED
 from .fields import FIELD
 from .job_collection import JobCollection
 
@@ -118,7 +119,18 @@ START_BY: Final = _index(
     partialFilterExpression={FIELD["start_by"]: {"$exists": True}, FIELD["status"]: "pending"},
 )
 
-IF_NEEDED: Final = (ENDED, ENDED_BY_NAME, FOLLOW_UPS, START_BY)
+# Ended jobs that a call has replaced while they ran, and that another library ended, which does not know of it. Created
+# by the first client that replaces or debounces one: no other job is in it.
+RUN_AGAIN: Final = _index(
+    "trio_monque_run_again",
+    "again",
+    partialFilterExpression={
+        FIELD["again"]: {"$exists": True},
+        FIELD["status"]: {"$in": [JobStatus.COMPLETED.value, JobStatus.FAILED.value]},
+    },
+)
+
+IF_NEEDED: Final = (ENDED, ENDED_BY_NAME, FOLLOW_UPS, START_BY, RUN_AGAIN)
 
 _BAD_VALUE: Final = 2
 
@@ -178,6 +190,22 @@ def relied_on() -> Iterator[None]:
                 transient=True,
             ) from error
         raise
+
+
+@command("list the indexes", writes=False)
+def in_use(jobs: JobCollection) -> Sequence[IndexModel]:
+    """Return which of `IF_NEEDED` exist. Until one exists, no client has enqueued a job that is in it.
+
+    For a user who may not list them, all: a look by an index that is missing finds nothing, at the price of a command
+    that fails.
+    """
+    try:
+        existing = jobs.collection.index_information()
+    except driver.OperationFailure as error:
+        if error.code != UNAUTHORIZED:
+            raise
+        return IF_NEEDED
+    return [one for one in IF_NEEDED if name_of(one) in existing]
 
 
 @command("create the indexes")

@@ -84,11 +84,6 @@ def _packed(job: Job, others: bytes, payload: bytes) -> Parcel:
     return Parcel(job, RawBSONDocument(_LENGTH.pack(_LENGTH.size + len(elements)) + elements))
 
 
-def data_element(payload: bytes) -> bytes:
-    """Return the data as an element of a job's document, from its payload `{"": data}`: copied as bytes."""
-    return payload[4:5] + _DATA + payload[5:-1]
-
-
 @command(_PURPOSE)
 def insert_all(
     jobs: JobCollection, parcels: Sequence[Parcel], session: ClientSession | None = None

@@ -1,15 +1,23 @@
-"""Replaces what a pending job with a unique key is to do, or inserts the job: one round trip.
+"""Replaces what the job with a unique key is to do, or inserts the job: one round trip.
 
-Many callers may replace one key at the same moment. The server applies one write after the other, and each writes the
-data and the due date together, so the job has those of one call, never a mixture. `rev` grows with each: a scheduler
-that has read the job before cannot claim it with the replaced data, because a claim pins `rev`.
+Many callers may replace one key at the same moment, and the job may start or end at that moment. So it is one statement
+for all of it, and the server applies one such statement after the other: it sees whether there is a job with the key
+and whether that runs, and writes the data and the due date of one call together, never a mixture.
+
+- A pending job gets them at once. `rev` grows with each call: a scheduler that has read the job before cannot claim it
+  with the data from before, because a claim pins `rev`. Steady calls do not keep the job from its start: a claim that
+  has missed it for that takes it without pins the next time, and reads what it took (`claiming.py`).
+- A running job keeps its own, and has the new ones beside them (`again`). Its end starts it once more; see
+  `jobs/run_again.py`.
+- A delay (`debounce`) is computed by the server, from the moment of the first call, which the document has.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Final
 
-import bson
 from bson.raw_bson import RawBSONDocument
 from pymongo import ReturnDocument
 from pymongo import errors as driver
@@ -17,81 +25,155 @@ from pymongo import errors as driver
 from ..jobs.enqueued import Enqueued
 from ..jobs.job import Job, JobStatus
 from . import indexes, inserting
-from .codec import document_of, filter_of
+from .codec import document_of
 from .commands import by_majority, command
 from .fields import FIELD
 from .job_collection import JobCollection
 
-# Each call gives these: a replaced job has all its attempts again.
-_WRITTEN: Final = ("next_run_at", "updated_at", "fail_count")
-
-# What belongs to the replaced data: its last error, its deaths, and what its handler saved for another attempt.
-_CLEARED: Final = ("fail_reason", "rescues", "saved")
-
 MOST_ROUNDS: Final = 10
 """A round is lost if the job with the key changes its status between two commands. Ten in a row are not chance."""
 
+_STATUS: Final = f"${FIELD['status']}"
+_IS_NEW: Final = {"$eq": [{"$type": _STATUS}, "missing"]}
+_RUNS: Final = {"$eq": [_STATUS, JobStatus.PROCESSING.value]}
+
+# What belongs to the replaced data: its last error, its deaths, and what its handler saved for another attempt.
+_OF_THE_DATA: Final = ("fail_reason", "rescues", "saved")
+
+
+@dataclass(frozen=True, slots=True)
+class Replacement:
+    """A new job, and what it means for one that has its key.
+
+    Attributes:
+        job: The new job.
+        payload: Its data, encoded as `{"": data}`.
+        max_wait: For a job that is debounced: how many seconds calls may delay it in all; None for any number.
+    """
+
+    job: Job
+    payload: bytes
+    max_wait: float | None = None
+
 
 @command("enqueue the job")
-def replace_or_insert(jobs: JobCollection, new: Job, payload: bytes) -> Enqueued[Any]:
-    """Give the pending job that has the unique key the data and the due date of a new one, or insert the new one.
+def replace_or_insert(jobs: JobCollection, new: Replacement) -> Enqueued[Any]:
+    """Insert the new job; or give its data and its due date to the pending or running job that has the key.
 
-    A running job and a schedule that have the key are kept.
-
-    Args:
-        new: The new job.
-        payload: Its data, encoded as `{"": data}`.
+    A schedule that has the key is kept, and a job whose cancellation is requested.
 
     Raises:
         IndexesGoneError: Nothing would keep the key unique.
     """
+    job = new.job
     for remaining in reversed(range(MOST_ROUNDS)):
         try:
             with indexes.relied_on():
-                return _upsert(jobs, new, payload)
+                return _upsert(jobs, new)
         except driver.DuplicateKeyError as error:
             if dict((error.details or {}).get("keyPattern", ())) == {"_id": 1}:
-                return Enqueued(inserting.sent_before(jobs, new, error), "created")
-            holder = _holder(jobs, new)
+                return Enqueued(inserting.sent_before(jobs, job, error), "created")
+            holder = _holder(jobs, job)
             if holder is not None:
-                # Our own job holds the key if an earlier sending has inserted it, and it runs already.
-                return Enqueued(holder, "created" if holder.id == new.id else "kept")
+                # Our own job holds the key if an earlier sending has inserted it.
+                return Enqueued(holder, "created" if holder.id == job.id else "kept")
             if not remaining:
                 raise
     raise AssertionError("unreachable: the last round returns or raises")
 
 
-def _upsert(jobs: JobCollection, new: Job, payload: bytes) -> Enqueued[Any]:
-    document = document_of(new)
-    written = {FIELD[name]: document.pop(FIELD[name]) for name in _WRITTEN}
-    cleared: tuple[str, ...] = _CLEARED
-    if new.start_by is None:
-        cleared = (*cleared, "start_by")
-    else:
-        written[FIELD["start_by"]] = document.pop(FIELD["start_by"])
-    del document[FIELD["data"]]
+def _upsert(jobs: JobCollection, new: Replacement) -> Enqueued[Any]:
     found = jobs.raw.find_one_and_update(
         {
-            **filter_of({"name": new.name, "unique_key": new.unique_key, "status": JobStatus.PENDING}),
-            # Not a schedule. In this form, because an upsert would store the null of an equality.
+            **inserting.in_use(new.job.name, new.job.unique_key),
+            # Not a schedule, not a run that is to be cancelled, and not this job, if an earlier sending has stored it.
+            # In this form, because an upsert would store what an equality compares.
+            "_id": {"$ne": new.job.id},
             FIELD["repeat_interval"]: {"$not": {"$type": "string"}},
+            "$nor": [{FIELD["status"]: JobStatus.PROCESSING.value, FIELD["cancel_requested_at"]: {"$type": "date"}}],
         },
-        {
-            "$set": _with_data(written, payload),
-            "$inc": {FIELD["rev"]: 1},
-            "$unset": {FIELD[name]: "" for name in cleared},
-            "$setOnInsert": document,
-        },
+        _stages(new),
         upsert=True,
         return_document=ReturnDocument.AFTER,
         hint=indexes.hint(jobs, indexes.UNIQUE_KEY),
     )
     job = jobs.codec.decode(found)
-    return Enqueued(job, "created" if job.id == new.id else "replaced")
+    if job.id == new.job.id:
+        return Enqueued(job, "created")
+    return Enqueued(job, "replaced" if job.status is JobStatus.PENDING else "again")
 
 
-def _with_data(written: dict[str, Any], payload: bytes) -> RawBSONDocument:
-    elements = inserting.data_element(payload) + bson.encode(written)[4:]
+def _stages(new: Replacement) -> list[dict[str, Any]]:
+    """The update, as the server computes it from the document. Of a document that is inserted, it has the key only."""
+    job = new.job
+    data, again_data = FIELD["data"], FIELD["again_data"]
+    fresh = document_of(job)
+    for name in ("name", "unique_key", "data", "rev"):
+        fresh.pop(FIELD[name], None)
+    # These two are written to every job that does not run. The others of a new job are not written to one that waits.
+    written = {FIELD[name]: fresh.pop(FIELD[name]) for name in ("updated_at", "fail_count")}
+    del fresh[FIELD["next_run_at"]]
+    for name in ("start_by", "debounced_since"):
+        fresh.pop(FIELD[name], None)
+    last = {FIELD["again"]: job.id, again_data: _literal(new.payload)}
+    return [
+        # First, so that the data are sent once, whichever field they end in.
+        {"$set": last},
+        {
+            "$set": {
+                **{field: {"$cond": [_IS_NEW, {"$literal": value}, f"${field}"]} for field, value in fresh.items()},
+                **{field: _unless_it_runs(field, {"$literal": value}) for field, value in written.items()},
+                **{FIELD[name]: _unless_it_runs(FIELD[name], "$$REMOVE") for name in _OF_THE_DATA},
+                FIELD["rev"]: {
+                    "$cond": [_IS_NEW, "$$REMOVE", _unless_it_runs(FIELD["rev"], {"$add": [_or(FIELD["rev"], 0), 1]})]
+                },
+                data: _unless_it_runs(data, f"${again_data}"),
+                **_moments(new),
+                FIELD["again"]: _if_it_runs(job.id),
+                again_data: _if_it_runs(f"${again_data}"),
+            }
+        },
+    ]
+
+
+def _moments(new: Replacement) -> dict[str, Any]:
+    """The moments that a call decides: of the job itself, or of its other run."""
+    moments = dict[str, Any]()
+    for own, other in (("next_run_at", "again_at"), ("start_by", "again_start_by"), ("debounced_since", "again_since")):
+        moments[FIELD[own]] = _unless_it_runs(FIELD[own], _moment(new, own, FIELD["debounced_since"]))
+        moments[FIELD[other]] = _if_it_runs(_moment(new, own, FIELD["again_since"]))
+    return moments
+
+
+def _moment(new: Replacement, name: str, since: str) -> Any:
+    value: datetime | None = getattr(new.job, name)
+    if value is None:
+        return "$$REMOVE"
+    if name == "start_by" or new.job.debounced_since is None:
+        return value
+    first = _or(since, new.job.debounced_since)
+    if name == "debounced_since":
+        return first
+    if new.max_wait is None:
+        return value
+    return {"$min": [value, {"$add": [first, round(new.max_wait * 1000)]}]}
+
+
+def _unless_it_runs(field: str, value: Any) -> dict[str, Any]:
+    return {"$cond": [_RUNS, f"${field}", value]}
+
+
+def _if_it_runs(value: Any) -> dict[str, Any]:
+    return {"$cond": [_RUNS, value, "$$REMOVE"]}
+
+
+def _or(field: str, value: Any) -> dict[str, Any]:
+    return {"$ifNull": [f"${field}", value]}
+
+
+def _literal(payload: bytes) -> RawBSONDocument:
+    """The data as an expression that the server does not evaluate: it would read a text with a dollar as a field."""
+    elements = payload[4:5] + b"$literal" + payload[5:]
     return RawBSONDocument((len(elements) + 4).to_bytes(4, "little") + elements)
 
 
@@ -101,5 +183,7 @@ def _holder(jobs: JobCollection, new: Job) -> Job | None:
     if document is None:
         return None
     job = jobs.codec.decode(document)
-    is_replaceable = job.status is JobStatus.PENDING and job.repeat_interval is None
-    return None if is_replaceable and job.id != new.id else job
+    if job.id == new.id or job.repeat_interval is not None:
+        return job
+    is_to_be_cancelled = job.status is JobStatus.PROCESSING and job.cancel_requested_at is not None
+    return job if is_to_be_cancelled else None

@@ -46,7 +46,7 @@ class Fate(Enum):
 
     WRITTEN = auto()
     CANCELLED = auto()  # A cancellation was requested before: the store has written that instead.
-    SCHEDULE_CHANGED = auto()  # Nothing was written: the claim holds, another condition does not. Decide again.
+    JOB_CHANGED = auto()  # Nothing was written: the claim holds, another condition does not. Decide again.
     REFUSED = auto()  # The server will never accept this one.
     LOST = auto()  # Another claim holds the job, or none; or nothing shows any more how this claim ended.
 
@@ -64,10 +64,10 @@ def settle(jobs: JobCollection, statements: Sequence[Statement]) -> Mapping[Clai
             return {claim: Fate.WRITTEN for statement in statements for claim in statement.claims}
         fates = _read_fates(jobs, statements, session)
         fates.update(_write_otherwise(jobs, statements, fates, session))
-    # A refused end was not written either, and its claim holds: so far, its fate is SCHEDULE_CHANGED. With any other
+    # A refused end was not written either, and its claim holds: so far, its fate is JOB_CHANGED. With any other
     # fate, the claim is lost or was cancelled since: as REFUSED, it would be decided again, and its cancellation, which
     # is written, would be reported as a lost claim.
-    fates.update({claim: Fate.REFUSED for claim in refused if fates[claim] is Fate.SCHEDULE_CHANGED})
+    fates.update({claim: Fate.REFUSED for claim in refused if fates[claim] is Fate.JOB_CHANGED})
     return fates
 
 
@@ -143,7 +143,7 @@ def fate_of(statement: Statement, document: Mapping[str, Any]) -> Fate:
     # The fence holds, and yet the statement did not match: another condition of its guard did not hold.
     if document.get(FIELD["cancel_requested_at"]) is not None and statement.transition.otherwise is not None:
         return Fate.CANCELLED  # To be written yet: see `_write_otherwise`.
-    return Fate.SCHEDULE_CHANGED
+    return Fate.JOB_CHANGED
 
 
 def _write_otherwise(

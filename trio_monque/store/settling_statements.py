@@ -112,6 +112,7 @@ def _key(transition: Transition) -> object:
         has_own_result,
         transition.cleared,
         tuple(transition.added.items()),
+        tuple(transition.copied),
     )
     try:
         hash(key)
@@ -131,6 +132,7 @@ def _shared(transition: Transition) -> Transition:
         set=written,
         cleared=transition.cleared,
         added=transition.added,
+        copied=transition.copied,
         otherwise=None if otherwise is None else _shared(otherwise),
     )
 

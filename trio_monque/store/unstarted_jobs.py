@@ -23,7 +23,6 @@ from . import indexes
 from .codec import filter_of, update_of
 from .commands import BY_ID, bulk_write, command, of_ids
 from .doubled_fields import report_doubled
-from .driver_errors import UNAUTHORIZED
 from .fields import FIELD
 from .job_collection import JobCollection
 
@@ -33,21 +32,6 @@ MOST_AT_ONCE: Final = 100
 """Jobs that one look returns: they are read whole."""
 
 _ANY_MOMENT: Final = datetime.min.replace(tzinfo=UTC)
-
-
-@command("look for jobs that were not started in time", writes=False)
-def is_indexed(jobs: JobCollection) -> bool:
-    """Return whether the index of such jobs exists. Until then, no client has enqueued one.
-
-    Also true for a user who may not list the indexes: `look` finds nothing without the index, at the price of a command
-    that fails.
-    """
-    try:
-        return indexes.name_of(indexes.START_BY) in jobs.collection.index_information()
-    except driver.OperationFailure as error:
-        if error.code != UNAUTHORIZED:
-            raise
-        return True
 
 
 @command("look for jobs that were not started in time", writes=False)

@@ -18,6 +18,7 @@ from ..client.sync_monque import SyncMonque
 from ..jobs.enqueued import Enqueued
 from ..jobs.job import Job, JobStatus
 from ..jobs.new_job import Draft, NewJob, NewSchedule
+from ..jobs.run_again import debounced_until
 from ..jobs.stored_value_limits import unpacked
 from .no_database import NoDatabaseError
 
@@ -60,18 +61,39 @@ class _Memory:
             self._hold_key(job)
             self.enqueued.append(new)
             return Enqueued(job, "created")
-        if new.on_conflict == "keep" or holder.status is not JobStatus.PENDING:
+        if new.on_conflict == "keep":
             return Enqueued(holder, "kept")
-        replaced = replace(
-            holder, data=job.data, next_run_at=job.next_run_at, start_by=job.start_by, rev=holder.rev + 1
-        )
-        self._hold_key(replaced)
+        enqueued = _changed(holder, job, new)
+        self._hold_key(enqueued.job)
         self.enqueued.append(new)
-        return Enqueued(replaced, "replaced")
+        return enqueued
 
     def _hold_key(self, job: Job) -> None:
         if job.unique_key is not None:
             self._holders[job.name, job.unique_key] = job
+
+
+def _changed(holder: Job, job: Job, new: NewJob) -> Enqueued[Any]:
+    """What `store/replacing.py` does to the job that has the key."""
+    runs = holder.status is JobStatus.PROCESSING
+    since, due = job.debounced_since, job.next_run_at
+    if since is not None and new.delay is not None:
+        since = (holder.again_since if runs else holder.debounced_since) or since
+        due = debounced_until(since, job.created_at, new.delay, new.max_wait)
+    if not runs:
+        content = {"data": job.data, "next_run_at": due, "start_by": job.start_by, "debounced_since": since}
+        return Enqueued(replace(holder, **content, rev=holder.rev + 1), "replaced")
+    return Enqueued(
+        replace(
+            holder,
+            again=job.id,
+            again_data=job.data,
+            again_at=due,
+            again_start_by=job.start_by,
+            again_since=since,
+        ),
+        "again",
+    )
 
 
 class _Remembering(Monque):

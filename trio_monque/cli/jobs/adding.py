@@ -36,6 +36,7 @@ _ENQUEUE_EXAMPLES: Final = """\b
 Examples:
   trio-monque enqueue send '{"to": "ada@example.org"}'
   trio-monque enqueue report --at 2h --unique-key daily --meta tenant=acme
+  trio-monque enqueue index --unique-key index --on-conflict debounce --at 10s --max-wait 5m
   trio-monque enqueue import --data-file order.json
 """
 _PREVIEW_EXAMPLES: Final = """\b
@@ -83,8 +84,9 @@ def _data_options(command: Callable[..., Any]) -> Callable[..., Any]:
     "--on-conflict",
     type=click.Choice(ON_CONFLICT),
     default="keep",
-    help="If a pending job has the key: keep it, or replace its data and when it is due. (default: keep)",
+    help="If a job has the key: keep it, replace its data and when it is due, or debounce it. (default: keep)",
 )
+@click.option("--max-wait", type=LENGTH, metavar="LENGTH", help="How long calls that debounce may delay it in all.")
 @click.option("--max-attempts", type=int, metavar="N", help="After how many failures it is failed.")
 @click.option("--max-rescues", type=int, metavar="N", help="How many deaths in a row it may cause.")
 @click.option("--timeout", type=LENGTH, metavar="LENGTH", help="How long one run may take.")
@@ -107,9 +109,11 @@ def enqueue(
     It warns if no live instance runs NAME: then the job waits.
     """
     given = _given(data, data_file)
-    with invalid_options(run_at="at"):
+    with invalid_options(run_at="at", delay="at"):
         now = access.now()
         options["run_at"], options["start_by"] = (None if one is None else one(now) for one in (at, start_by))
+        if options["on_conflict"] == "debounce" and options["run_at"] is not None:
+            options["delay"] = (options.pop("run_at") - now).total_seconds()
         enqueued = _carried_out(
             enqueuing.enqueue_with_outcome(access.producer, name, given, meta=_meta(meta), **options)
         )
@@ -120,6 +124,8 @@ def enqueue(
         click.echo(f"enqueued {job.name} {job.id}, {due(job.next_run_at, access.now())}")
     elif enqueued.outcome == "replaced":
         click.echo(f"replaced {job.name} {job.id}, {due(job.next_run_at, access.now())}")
+    elif enqueued.outcome == "again":
+        click.echo(f"{job.name} {job.id} is running: it runs once more afterwards, with these data")
     else:
         click.echo(f"{job.name} {job.id} has this key already ({job.status}): nothing was enqueued")
     warn_about(access, [job.name], pauses=True)

@@ -26,6 +26,7 @@ def print_job(job: Job, now: datetime, why: Sequence[str]) -> None:
         ("progress", job.progress),
         ("saved", job.saved),
         ("result", job.result),
+        ("data of the run that follows", job.again_data),
     ):
         if value is not None or heading == "data":
             click.echo(f"\n{heading}")
@@ -71,8 +72,10 @@ def _timeline(job: Job) -> Iterator[tuple[datetime, str]]:
         (job.locked_at, f"claimed by {job.claimed_by}"),
         (job.last_heartbeat, "last heartbeat of its holder"),
         (job.finished_at, "last run ended"),
+        (job.debounced_since, "first of the calls that were debounced"),
         (job.updated_at, "last change"),
         (job.next_run_at, "due"),
+        (job.again_at, "due once more after this run"),
     ]
     known = [(at, what) for at, what in found if at is not None]
     yield from sorted(known, key=lambda one: one[0])
