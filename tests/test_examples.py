@@ -17,12 +17,24 @@ from trio_monque.embedded import EmbeddedServer
 from trio_monque.store.types import Database
 
 EXAMPLES = sorted([*(ROOT / "examples").glob("*.py"), *(ROOT / "examples/web_service").glob("*.py")])
-LINES = {"skip_locked.py": 175}  # It brings the service that it asks, and proves what it says.
+LINES = {
+    "skip_locked.py": 175,
+    "payments.py": 65,
+}  # The first brings the service that it asks, and proves what it says.
 
 
 @pytest.mark.full
 def test_hello_greets_and_ends(mongod: EmbeddedServer, db: Database) -> None:
     assert run_program("examples/hello.py", uri=mongod.uri, database=db.name) == "Hello, world!\n"
+
+
+@pytest.mark.full
+def test_payments_are_made_once_each_with_a_receipt_and_one_report(mongod: EmbeddedServer, db: Database) -> None:
+    printed = run_program("examples/payments.py", uri=mongod.uri, database=db.name).splitlines()
+    report = "{'ada': -25, 'bob': 20, 'eve': 5}"
+    receipts = ["ada has paid 30 to bob", "bob has paid 10 to eve", "eve has paid 5 to ada"]
+    assert (sorted(set(printed) - {report}), printed.count(report)) == (receipts, 1)
+    assert db["monque_jobs"].count_documents({"name": "report"}) == 1
 
 
 @pytest.mark.full

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Awaitable, Callable
+from datetime import timedelta
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -15,9 +16,10 @@ from trio.testing import MockClock
 
 from tests.support.pages import DOCS
 from tests.support.programs import fenced_blocks
-from trio_monque import Discard, RunningJob, Snooze, Workers
+from trio_monque import Discard, NewJob, RunningJob, Snooze, Workers
 from trio_monque.errors import InvalidOptionError, MiddlewareError, WorkerRegistrationError
-from trio_monque.testing import Discarded, Failed, SchedulerOpener, Snoozed, Succeeded, drain, run_job
+from trio_monque.store.types import Database as MongoDatabase
+from trio_monque.testing import Discarded, Failed, SchedulerOpener, Snoozed, Succeeded, drain, now, run_job
 
 Run = Callable[[], Any]
 Middleware = Callable[[RunningJob[Any], Run], Any]
@@ -302,6 +304,40 @@ def test_plain_middleware_is_refused_around_an_async_handler() -> None:
     workers = Workers(middleware=[forgets_in_thread])
     with pytest.raises(WorkerRegistrationError, match="forgets_in_thread is a plain function, which runs in the"):
         workers.register("double", double)
+
+
+async def test_middleware_sees_transactions_follow_ups_and_the_runs_of_a_replaced_job(
+    open_test_scheduler: SchedulerOpener, db: MongoDatabase, autojump_clock: MockClock
+) -> None:
+    seen, effects = list[tuple[Any, ...]](), db["effects"]
+
+    async def sees(job: RunningJob[Any], run: Run) -> None:
+        before = effects.count_documents({})
+        value = await run()
+        written = effects.count_documents({}) - before
+        seen.append((job.name, job.data, value, written, job.job.follows is not None, job.job.start_by is not None))
+
+    workers = Workers(middleware=[sees])
+    options: dict[str, Any] = {"unique_key": "k", "on_conflict": "replace", "start_by": now() + timedelta(hours=1)}
+
+    @workers.register("pay", then=lambda job: NewJob("receipt", job.data))
+    async def pay(job: RunningJob[int]) -> str:
+        if job.data == 1:
+            await job.scheduler.enqueue("pay", 2, **options)
+        await job.transaction(lambda session: effects.insert_one({"of": job.data}, session=session).acknowledged)
+        return "paid"
+
+    @workers.register("receipt")
+    async def receipt(job: RunningJob[int]) -> None: ...
+
+    async with open_test_scheduler(workers) as scheduler:
+        await scheduler.enqueue("pay", 1, **options)
+        await drain(scheduler)
+    assert seen == [
+        ("pay", 1, "paid", 1, False, True),
+        ("pay", 2, "paid", 1, False, True),
+        ("receipt", 2, None, 0, True, False),
+    ]
 
 
 async def test_programs_of_the_page_run(capsys: pytest.CaptureFixture[str]) -> None:
