@@ -14,7 +14,7 @@ from pymongo import MongoClient
 from tests.support.lossy_proxy import Loss, LossyProxy, lossy_proxy
 from tests.support.store import PAST, claim_due, handle
 from trio_monque import Monque, NewJob, RunningJob, Workers
-from trio_monque.errors import InvalidOptionError, MonqueConnectionError
+from trio_monque.errors import InvalidOptionError, InvalidPayloadError, MonqueConnectionError
 from trio_monque.jobs import Enqueued, transitions
 from trio_monque.store import settling
 from trio_monque.store.types import Collection, Database
@@ -81,6 +81,19 @@ def test_schedule_and_run_that_is_to_be_cancelled_are_kept(db: Database, jobs: C
     assert jobs.count_documents({"name": "sync"}) == 1
 
 
+def test_large_data_are_replaced_by_others_and_refused_where_both_must_be_stored(
+    db: Database, jobs: Collection
+) -> None:
+    monque, half = Monque(db), 9 * 1024 * 1024
+    replace(monque, "a" * half, run_at=PAST)
+    assert replace(monque, "b" * half, run_at=PAST).outcome == "replaced"
+    assert claim_due(handle(db), {"greet": 1})
+    with pytest.raises(InvalidPayloadError, match="do not fit into one document"):
+        replace(monque, "c" * half)
+    (document,) = jobs.find()
+    assert (document["data"], "again" in document) == ("b" * half, False)
+
+
 def test_ended_job_does_not_hold_the_key(db: Database, jobs: Collection) -> None:
     monque = Monque(db)
     first = replace(monque, 1).job
@@ -142,6 +155,24 @@ def test_racing_calls_leave_one_job_with_the_data_of_one_of_them(db: Database, j
     (last,) = [one.job for one in enqueued if one.job.rev == calls - 1]
     assert document["data"] == last.data
     assert document["data"]["n"] == document["data"]["again"]
+
+
+def test_racing_calls_that_keep_leave_the_first_job_as_it_was(db: Database, jobs: Collection) -> None:
+    monque, calls, threads = Monque(db), 1000, 8
+    monque.sync.enqueue("other")
+    barrier = Barrier(threads)
+
+    def call(first: int) -> list[Enqueued[Any]]:
+        barrier.wait()
+        numbers = range(first, calls, threads)
+        return [monque.sync.enqueue_with_outcome("greet", number, unique_key="k") for number in numbers]
+
+    with ThreadPoolExecutor(threads) as pool:
+        enqueued = [one for part in pool.map(call, range(threads)) for one in part]
+    assert sorted(one.outcome for one in enqueued) == ["created", *["kept"] * (calls - 1)]
+    (created,) = [one.job for one in enqueued if one.outcome == "created"]
+    assert {one.job.id for one in enqueued} == {created.id}
+    assert [document["data"] for document in jobs.find({"name": "greet"})] == [created.data]
 
 
 # --- Lost answers ---

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import bson
 import pytest
 import trio
 from bson import ObjectId
@@ -20,11 +21,13 @@ from tests.support.interception import Recorder
 from tests.support.node_peer import NodePeer
 from tests.support.open_resources import Connections, threads
 from tests.support.standalone import restricted_server, standalone_server
+from tests.support.store import handle
 from tests.support.stream_events import SOON, Heard
 from tests.support.thoroughly import one_in
-from trio_monque import Monque, RunningJob, Workers
+from trio_monque import Monque, NewJob, RunningJob, Workers
 from trio_monque.embedded import embedded_mongod
-from trio_monque.store import change_stream, indexes
+from trio_monque.jobs.new_job import Draft
+from trio_monque.store import change_stream, indexes, replacing
 from trio_monque.store.types import Collection, Database
 from trio_monque.testing import fail_next
 
@@ -77,6 +80,21 @@ async def test_job_that_is_brought_forward_starts_at_once(db: Database, jobs: Co
     async with heard.open(db):
         await heard.wait_connected()
         jobs.update_one({"_id": later}, {"$set": {"nextRunAt": soon()}})
+        await heard.wait_started(later)
+
+
+@pytest.mark.parametrize("data", [1, "x" * 100_000], ids=["small", "large"])
+async def test_job_that_another_process_replaces_starts_at_once(
+    db: Database, jobs: Collection, node: NodePeer, data: object
+) -> None:
+    """The server may report the update as a replacement of the document."""
+    later = node.enqueue("greet", data, uniqueKey="k", nextRunAt=soon(1000))
+    heard = Heard()
+    async with heard.open(db):
+        await heard.wait_connected()
+        new = Draft(ObjectId(), NewJob("greet", 2, unique_key="k", on_conflict="replace"), bson.encode({"": 2}))
+        replaced = replacing.replace_or_insert(handle(db), replacing.Replacement(new.at(soon()), new.payload))
+        assert (replaced.outcome, replaced.job.id) == ("replaced", later)
         await heard.wait_started(later)
 
 

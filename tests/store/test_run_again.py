@@ -103,6 +103,15 @@ def test_calls_after_the_last_look_at_the_job_count(monque: Monque, store: JobCo
         assert (job.fail_reason, job.rev, job.next_run_at > job.created_at) == ("why", 1, True)
 
 
+def test_large_data_move_into_their_place(monque: Monque, store: JobCollection) -> None:
+    job = running(monque, store)
+    monque.sync.enqueue("greet", "n" * 9 * 1024 * 1024, **REPLACE)
+    assert settle(store, (job, transitions.run_again(job, LATER))) == [Fate.WRITTEN]
+    stored = queries.get_job(store, job.id)
+    assert stored is not None
+    assert len(stored.data) == 9 * 1024 * 1024
+
+
 def test_end_that_is_sent_again_runs_the_job_once_more_only(monque: Monque, store: JobCollection) -> None:
     job = running(monque, store)
     monque.sync.enqueue("greet", "new", **REPLACE, run_at=PAST)

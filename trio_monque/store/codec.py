@@ -155,8 +155,8 @@ def _stages_of(transition: Transition, written: Mapping[str, Any]) -> list[dict[
         values[FIELD[attribute]] = {"$add": [{"$ifNull": [f"${FIELD[attribute]}", 0]}, step]}
     for attribute, source in transition.copied.items():
         values[FIELD[attribute]] = f"${FIELD[source]}"
-    cleared = [FIELD[attribute] for attribute in transition.cleared]
-    return [{"$set": values}, *([{"$unset": cleared}] if cleared else [])]
+    # In the same stage: a document between two stages would have large data twice, and might be too large.
+    return [{"$set": {**dict.fromkeys((FIELD[name] for name in transition.cleared), "$$REMOVE"), **values}}]
 
 
 def _condition(attribute: str, condition: object) -> Any:

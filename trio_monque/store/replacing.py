@@ -22,11 +22,13 @@ from bson.raw_bson import RawBSONDocument
 from pymongo import ReturnDocument
 from pymongo import errors as driver
 
+from ..errors import InvalidPayloadError
 from ..jobs.enqueued import Enqueued
 from ..jobs.job import Job, JobStatus
 from . import indexes, inserting
 from .codec import document_of
 from .commands import by_majority, command
+from .driver_errors import TOO_LARGE_CODES
 from .fields import FIELD
 from .job_collection import JobCollection
 
@@ -64,6 +66,7 @@ def replace_or_insert(jobs: JobCollection, new: Replacement) -> Enqueued[Any]:
 
     Raises:
         IndexesGoneError: Nothing would keep the key unique.
+        InvalidPayloadError: A running job has the key, and its document has no room for the data beside its own.
     """
     job = new.job
     for remaining in reversed(range(MOST_ROUNDS)):
@@ -83,30 +86,39 @@ def replace_or_insert(jobs: JobCollection, new: Replacement) -> Enqueued[Any]:
 
 
 def _upsert(jobs: JobCollection, new: Replacement) -> Enqueued[Any]:
-    found = jobs.raw.find_one_and_update(
-        {
-            **inserting.in_use(new.job.name, new.job.unique_key),
-            # Not a schedule, not a run that is to be cancelled, and not this job, if an earlier sending has stored it.
-            # In this form, because an upsert would store what an equality compares.
-            "_id": {"$ne": new.job.id},
-            FIELD["repeat_interval"]: {"$not": {"$type": "string"}},
-            "$nor": [{FIELD["status"]: JobStatus.PROCESSING.value, FIELD["cancel_requested_at"]: {"$type": "date"}}],
-        },
-        _stages(new),
-        upsert=True,
-        return_document=ReturnDocument.AFTER,
-        hint=indexes.hint(jobs, indexes.UNIQUE_KEY),
-    )
+    guard = {
+        **inserting.in_use(new.job.name, new.job.unique_key),
+        # Not a schedule, not a run that is to be cancelled, and not this job, if an earlier sending has stored it. In
+        # this form, because an upsert would store what an equality compares.
+        "_id": {"$ne": new.job.id},
+        FIELD["repeat_interval"]: {"$not": {"$type": "string"}},
+        "$nor": [{FIELD["status"]: JobStatus.PROCESSING.value, FIELD["cancel_requested_at"]: {"$type": "date"}}],
+    }
+    try:
+        found = jobs.raw.find_one_and_update(
+            guard,
+            [{"$set": _values(new)}],
+            let={"data": _literal(new.payload)},  # Sent once, whichever field they end in.
+            upsert=True,
+            return_document=ReturnDocument.AFTER,
+            hint=indexes.hint(jobs, indexes.UNIQUE_KEY),
+        )
+    except driver.OperationFailure as error:
+        if error.code not in TOO_LARGE_CODES:
+            raise
+        raise InvalidPayloadError(
+            "the data and what the job with this key has already do not fit into one document (16 MiB); nothing was "
+            "changed. Store large data elsewhere, and enqueue a reference to it"
+        ) from error
     job = jobs.codec.decode(found)
     if job.id == new.job.id:
         return Enqueued(job, "created")
     return Enqueued(job, "replaced" if job.status is JobStatus.PENDING else "again")
 
 
-def _stages(new: Replacement) -> list[dict[str, Any]]:
-    """The update, as the server computes it from the document. Of a document that is inserted, it has the key only."""
+def _values(new: Replacement) -> dict[str, Any]:
+    """What the server computes from the document, by field. Of a document that is inserted, it has the key only."""
     job = new.job
-    data, again_data = FIELD["data"], FIELD["again_data"]
     fresh = document_of(job)
     for name in ("name", "unique_key", "data", "rev"):
         fresh.pop(FIELD[name], None)
@@ -115,25 +127,17 @@ def _stages(new: Replacement) -> list[dict[str, Any]]:
     del fresh[FIELD["next_run_at"]]
     for name in ("start_by", "debounced_since"):
         fresh.pop(FIELD[name], None)
-    last = {FIELD["again"]: job.id, again_data: _literal(new.payload)}
-    return [
-        # First, so that the data are sent once, whichever field they end in.
-        {"$set": last},
-        {
-            "$set": {
-                **{field: {"$cond": [_IS_NEW, {"$literal": value}, f"${field}"]} for field, value in fresh.items()},
-                **{field: _unless_it_runs(field, {"$literal": value}) for field, value in written.items()},
-                **{FIELD[name]: _unless_it_runs(FIELD[name], "$$REMOVE") for name in _OF_THE_DATA},
-                FIELD["rev"]: {
-                    "$cond": [_IS_NEW, "$$REMOVE", _unless_it_runs(FIELD["rev"], {"$add": [_or(FIELD["rev"], 0), 1]})]
-                },
-                data: _unless_it_runs(data, f"${again_data}"),
-                **_moments(new),
-                FIELD["again"]: _if_it_runs(job.id),
-                again_data: _if_it_runs(f"${again_data}"),
-            }
-        },
-    ]
+    data, rev = FIELD["data"], FIELD["rev"]
+    return {
+        **{field: {"$cond": [_IS_NEW, {"$literal": value}, f"${field}"]} for field, value in fresh.items()},
+        **{field: _unless_it_runs(field, {"$literal": value}) for field, value in written.items()},
+        **{FIELD[name]: _unless_it_runs(FIELD[name], "$$REMOVE") for name in _OF_THE_DATA},
+        rev: {"$cond": [_IS_NEW, "$$REMOVE", _unless_it_runs(rev, {"$add": [_or(rev, 0), 1]})]},
+        data: _unless_it_runs(data, "$$data"),
+        **_moments(new),
+        FIELD["again"]: _if_it_runs(job.id),
+        FIELD["again_data"]: _if_it_runs("$$data"),
+    }
 
 
 def _moments(new: Replacement) -> dict[str, Any]:
