@@ -21,10 +21,11 @@ from trio_monque import Job
 from trio_monque.errors import BrokenDocumentError
 from trio_monque.jobs import transitions
 from trio_monque.jobs.conditional_write import applied
+from trio_monque.jobs.job import REQUIRED
 from trio_monque.store import decoding
 from trio_monque.store.codec import LENIENT, OWN_OPTIONS, document_of
 from trio_monque.store.decoding import job_of, job_of_unusual
-from trio_monque.store.fields import FIELD, REQUIRED
+from trio_monque.store.fields import FIELD
 
 AT = datetime(2030, 5, 6, 7, 8, 9)  # noqa: DTZ001  # What an unaware handle gives.
 

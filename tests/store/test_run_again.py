@@ -13,7 +13,7 @@ from tests.support.node_peer import NodePeer
 from tests.support.store import PAST, claim_due, handle
 from trio_monque import Monque
 from trio_monque.jobs import transitions
-from trio_monque.jobs.conditional_write import Transition
+from trio_monque.jobs.conditional_write import Transition, applied
 from trio_monque.jobs.error_history import Failure
 from trio_monque.jobs.job import Job
 from trio_monque.store import queries, run_again, settling
@@ -101,6 +101,18 @@ def test_calls_after_the_last_look_at_the_job_count(monque: Monque, store: JobCo
         assert job is not None
         assert (job.status, job.claim_token, job.again, job.again_data, job.again_at) == ("pending", *[None] * 4)
         assert (job.fail_reason, job.rev, job.next_run_at > job.created_at) == ("why", 1, True)
+
+
+def test_job_whose_due_date_was_taken_away_is_due_as_it_was(
+    monque: Monque, store: JobCollection, jobs: Collection
+) -> None:
+    job = running(monque, store)
+    jobs.update_one({}, {"$set": {"again": ObjectId()}})
+    read = queries.get_job(store, job.id)
+    assert read is not None
+    end = transitions.run_again(read, LATER)
+    assert settle(store, (job, end)) == [Fate.WRITTEN]
+    assert (queries.get_job(store, job.id) or job).next_run_at == job.next_run_at == applied(read, end).next_run_at
 
 
 def test_large_data_move_into_their_place(monque: Monque, store: JobCollection) -> None:

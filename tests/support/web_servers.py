@@ -68,8 +68,9 @@ class Program:
         raise AssertionError(f"ended without a line with {part!r}:\n{self.printed}")
 
     def wait_for_lines(self, part: str, count: int) -> None:
-        """Return when that many lines contain the text, earlier ones included."""
-        while sum(part in line for line in self.lines) < count:
+        """Return when the text was printed that often, earlier lines included."""
+        # Counted in the lines: what two processes print at the same moment may be in one.
+        while sum(line.count(part) for line in self.lines) < count:
             self.wait_for_line(part)
 
     def signal(self, number: int) -> float:

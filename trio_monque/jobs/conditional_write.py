@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Final
 
-from .job import Job
+from .job import REQUIRED, Job
 
 _NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 
@@ -64,7 +64,7 @@ class Transition:
         cleared: Fields that are removed.
         added: Fields and the number to add to them; an absent field counts as 0.
         copied: Fields and the other field of the job that each gets the value of, at the moment of the write; if the
-            job does not have that, the field is removed. What is cleared is copied before.
+            job does not have that, the field is removed, unless a job must have it. What is cleared is copied before.
         otherwise: The write to make instead, if the guard failed because a cancellation was requested.
     """
 
@@ -80,7 +80,8 @@ def applied(job: Job, transition: Transition) -> Job:
     """The job after the transition, as the database has it: the after-image of a write whose guard held."""
     values = vars(job).copy()
     for name, source in transition.copied.items():
-        values[name] = getattr(job, source)
+        if (value := getattr(job, source)) is not None or name not in REQUIRED:
+            values[name] = value
     for name in transition.cleared:
         values.pop(name, None)  # An absent field has its default.
     for name, step in transition.added.items():

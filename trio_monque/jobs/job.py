@@ -6,7 +6,7 @@ The codec in `store/` knows what the fields are called in MongoDB.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass, fields
 from datetime import datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
@@ -165,6 +165,9 @@ class Job(Generic[Result_co]):
             put(job, name, value)
         return job
 
+
+REQUIRED: Final = tuple(field.name for field in fields(Job) if field.default is MISSING)
+"""The fields without which a document is not a job. The others have a default."""
 
 # The fields of a claimed job, also of one that was tried before.
 _KEPT_ONCE: Final = frozenset(

@@ -16,9 +16,9 @@ from bson.raw_bson import RawBSONDocument
 
 from ..errors import BrokenDocumentError
 from ..jobs.conditional_write import AbsentOrAbove, AtMost, Containing, OneOf, Transition, Within
-from ..jobs.job import Job
+from ..jobs.job import REQUIRED, Job
 from .decoding import job_of
-from .fields import DEFAULTS, FIELD, REQUIRED
+from .fields import DEFAULTS, FIELD
 
 # What a document written by Monque always has; all else is stored only where it is not the default.
 _ALWAYS_STORED: Final = frozenset({*REQUIRED, "data", "status", "fail_count"})
@@ -154,7 +154,9 @@ def _stages_of(transition: Transition, written: Mapping[str, Any]) -> list[dict[
     for attribute, step in transition.added.items():
         values[FIELD[attribute]] = {"$add": [{"$ifNull": [f"${FIELD[attribute]}", 0]}, step]}
     for attribute, source in transition.copied.items():
-        values[FIELD[attribute]] = f"${FIELD[source]}"
+        own, other = f"${FIELD[attribute]}", f"${FIELD[source]}"
+        # Another program may have damaged the job: it must still be one after the write.
+        values[FIELD[attribute]] = {"$ifNull": [other, own]} if attribute in REQUIRED else other
     # In the same stage: a document between two stages would have large data twice, and might be too large.
     return [{"$set": {**dict.fromkeys((FIELD[name] for name in transition.cleared), "$$REMOVE"), **values}}]
 

@@ -12,11 +12,11 @@ from typing import Any, Final
 from bson import Int64, ObjectId, tz_util
 
 from ..errors import BrokenDocumentError
-from ..jobs.job import Job, JobStatus
+from ..jobs.job import REQUIRED, Job, JobStatus
 from ..jobs.meta import is_meta, meta_of
 from ..jobs.new_job import ON_EXHAUSTED
 from ..safe_text import shown
-from .fields import DEFAULTS, FIELD, REQUIRED
+from .fields import DEFAULTS, FIELD
 
 _ATTRIBUTE: Final = {field: attribute for attribute, field in FIELD.items()}
 # By the text of the type: annotations are not evaluated.

@@ -63,6 +63,4 @@ HEAVY: Final = ("data", "result", "progress", "saved", "errors", "again_data")
 BUT_HEAVY: Final = {FIELD[name]: False for name in HEAVY}
 """The projection that leaves these out."""
 
-# A document without a field for each of the first is not a job. The others have a default.
-REQUIRED: Final = tuple(f.name for f in fields(Job) if f.default is MISSING)
 DEFAULTS: Final[Mapping[str, Any]] = {f.name: f.default for f in fields(Job) if f.default is not MISSING}

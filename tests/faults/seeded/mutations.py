@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from datetime import datetime
 from typing import Any, Final
 
@@ -60,12 +60,14 @@ def _without_resolving(patch: pytest.MonkeyPatch) -> None:
     asked: dict[ClaimStamp, Sequence[ObjectId]] = {}
     take, take_one = claiming.take, claiming.take_one
 
-    def remembered(jobs: JobCollection, chosen: Sequence[Job], now: datetime, stamp: ClaimStamp) -> claiming.TakenJobs:
+    def remembered(
+        jobs: JobCollection, chosen: Sequence[Job], now: datetime, stamp: ClaimStamp, followed: Set[str]
+    ) -> claiming.TakenJobs:
         asked[stamp] = [job.id for job in chosen]
-        return take(jobs, chosen, now, stamp)
+        return take(jobs, chosen, now, stamp, followed)
 
     def one_remembered(jobs: JobCollection, job_id: ObjectId, *rest: Any) -> claiming.TakenJobs:
-        asked[rest[-1]] = [job_id]
+        asked[next(one for one in rest if isinstance(one, ClaimStamp))] = [job_id]
         return take_one(jobs, job_id, *rest)
 
     def guess(jobs: JobCollection, stamp: ClaimStamp, beat: datetime) -> Sequence[Job]:
