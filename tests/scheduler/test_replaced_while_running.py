@@ -15,7 +15,7 @@ import trio.lowlevel
 from trio.testing import MockClock
 
 from tests.support.node_peer import NodePeer
-from trio_monque import Discard, Job, JobStatus, Monque, NewJob, RunningJob, Snooze, Workers, open_scheduler
+from trio_monque import Discard, Job, JobStatus, Monque, NewJob, Retry, RunningJob, Snooze, Workers, open_scheduler
 from trio_monque.events import JobFailed
 from trio_monque.store.types import ClientSession, Collection, Database
 from trio_monque.testing import SchedulerOpener, advance, crash, drain, now, quiesce
@@ -99,6 +99,32 @@ async def test_other_ends_lead_to_the_newer_data_too(
         await scheduler.enqueue("build", 2, **REPLACE)
         await scheduler.wait_job(job)
         assert [data for data, _ in ran] == ([1, 2] if isinstance(error, Discard) else [1, 1, 2])
+
+
+class _Unusable(Retry):
+    """Its `after` is that of no date, and no check has seen it."""
+
+    after = 1e300
+
+    def __init__(self) -> None:
+        pass
+
+
+async def test_end_that_cannot_be_decided_leads_to_the_newer_data_too(
+    open_test_scheduler: SchedulerOpener, autojump_clock: MockClock
+) -> None:
+    ran: Ran = []
+
+    def end(job: RunningJob[Any]) -> None:
+        if job.data == 1:
+            raise _Unusable
+
+    async with open_test_scheduler(working(ran, end)) as scheduler:
+        job = await scheduler.enqueue("build", 1, **REPLACE)
+        await advance(10)
+        await scheduler.enqueue("build", 2, **REPLACE)
+        await scheduler.wait_job(job)
+        assert [data for data, _ in ran] == [1, 2]
 
 
 async def test_cancellation_drops_what_was_left_before_it(

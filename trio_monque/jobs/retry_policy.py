@@ -19,7 +19,7 @@ from ..errors import InvalidCronError, ScheduleEndedError, UnreadablePayloadErro
 from . import transitions
 from .conditional_write import Transition
 from .cron import next_occurrence
-from .error_history import EVERYTHING, ErrorText, failure_of, kept_reason
+from .error_history import EVERYTHING, ErrorText, Failure, failure_of, kept_reason
 from .job import OF_ONE_OCCURRENCE, Job, JobStatus
 from .verdicts import CutShort, Discard, Discarded, Failed, Retry, Snooze, Snoozed, Succeeded, Verdict, leaves_of
 
@@ -123,7 +123,11 @@ def _give_up(job: Job, now: datetime, error: BaseException, kept: ErrorText) -> 
     # One bad day must not end a schedule unnoticed: it goes on, unless it was declared with on_exhausted="fail".
     if job.repeat_interval is not None and job.on_exhausted != "fail":
         return _next_occurrence(job, now, kept, error)
-    failure = failure_of(error, job, now, kept)
+    return failed_for_good(job, now, failure_of(error, job, now, kept))
+
+
+def failed_for_good(job: Job, now: datetime, failure: Failure) -> Transition:
+    """The transition after the last failure of the data that the job has: newer ones may have been left in it."""
     if job.again is not None and job.repeat_interval is None:
         return transitions.run_again(job, now, failure)
     return transitions.fail(job, now, failure)

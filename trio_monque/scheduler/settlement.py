@@ -21,7 +21,7 @@ from ..jobs.error_history import Failure, reason_of
 from ..jobs.fences import ClaimId, claim_id
 from ..jobs.follow_ups import OWED, OWING
 from ..jobs.job import Job, JobStatus, log_extra
-from ..jobs.retry_policy import RetryPolicy, ambiguous_schedule, decide, end_of_schedule
+from ..jobs.retry_policy import RetryPolicy, ambiguous_schedule, decide, end_of_schedule, failed_for_good
 from ..jobs.verdicts import CutShort, Discarded, Failed, Succeeded, Verdict
 from ..log import logger_of
 from ..safe_text import name_of
@@ -149,7 +149,7 @@ def decided(settlement: JobSettlement, now: datetime) -> Transition:
         )
         settlement.verdict = Discarded(error)
         reason = f"{name_of(error)} while the end of the run was being decided"
-        return transitions.fail(settlement.job, now, Failure(reason))
+        return failed_for_good(settlement.job, now, Failure(reason))
 
 
 def _decided(settlement: JobSettlement, now: datetime) -> Transition:
