@@ -102,6 +102,26 @@ async def test_handler_that_goes_on_has_its_time_limit_and_is_cut_with_the_other
     assert desk.heard("runs_cut_short") == []  # Nothing of it was cut short: it had been settled.
 
 
+async def test_error_of_a_handler_that_ended_before_the_answer_is_reported_with_it(autojump_clock: MockClock) -> None:
+    desk = Desk(1, settling_takes=60.0)
+
+    async def handler(run: Run[int]) -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(desk.settle_early, run)
+            await trio.sleep(1)
+            raise ZeroDivisionError
+
+    desk.handler = handler
+    async with running(desk.engine):
+        await trio.sleep(50)
+        assert desk.heard("failed_after_settlement") == []
+        await trio.sleep(50)
+        (error,) = desk.heard("failed_after_settlement")
+        assert isinstance(error, ExceptionGroup)
+        assert not desk.engine.number_held
+    assert desk.settled == {1: EARLY}
+
+
 async def test_error_of_a_handler_that_goes_on_settles_nothing(autojump_clock: MockClock) -> None:
     desk = Desk(1)
 

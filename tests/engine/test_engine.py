@@ -212,6 +212,28 @@ async def test_hard_bound_ends_the_engine_although_nothing_answers(autojump_cloc
     assert sorted(engine.unfinished) == [1, 2]
 
 
+async def test_engine_ends_in_time_although_a_handler_has_cancelled_a_run_that_waits_for_a_thread(
+    autojump_clock: MockClock,
+) -> None:
+    shelf = Shelf(items=[1, 2])
+
+    async def handler(run: Run[int]) -> None:
+        if run.claim == 1:
+            with run.shielded_wait:
+                await trio.sleep_forever()
+        await trio.sleep(5)
+        nursery = trio.lowlevel.current_task().parent_nursery
+        assert nursery is not None
+        nursery.cancel_scope.cancel()
+        await trio.sleep_forever()
+
+    shelf.handler = handler
+    engine = engine_of(shelf, shutdown_timeout=20.0, cleanup_timeout=4.0)
+    await engine.run(started=lambda: None)
+    assert "cancelled the nursery" in str(engine.stop.crashes)
+    assert trio.current_time() == 5 + 4 + HARD_END_AFTER / 2
+
+
 async def test_claim_that_never_lands_is_abandoned_at_the_hard_bound(autojump_clock: MockClock) -> None:
     shelf = Shelf(items=[1], claim_takes=float("inf"))
     engine = engine_of(shelf, shutdown_timeout=20.0, cleanup_timeout=4.0)

@@ -14,7 +14,7 @@ from trio.testing import MockClock
 from tests.support.shelf import Shelf, ShelfEngine, engine_of, running, sleeping
 from trio_monque.engine.demand import Hints, KnownItem, StreamFailedError
 from trio_monque.engine.run import Run
-from trio_monque.engine.run_end import CancelReason
+from trio_monque.engine.run_end import CancelReason, RunEnd
 from trio_monque.engine.watcher import (
     CLAIM_TIMEOUT,
     LEAVING_TIMEOUT,
@@ -40,6 +40,7 @@ class Script:
         waits: When it was asked, and how long it was to wait.
         requested: The claims with a request to cancel that is stored.
         asked: The claims of each question about such requests.
+        answer_takes: Seconds until that is answered.
     """
 
     def __init__(self, faults: Sequence[Exception | None] = ()) -> None:
@@ -51,6 +52,7 @@ class Script:
         self.waits: list[tuple[float, float]] = []
         self.requested: set[int] = set()
         self.asked: list[Sequence[int]] = []
+        self.answer_takes = 0.0
         self._say, self._hear = trio.open_memory_channel[Hints[int] | Exception](math.inf)
 
     def say(self, what: Hints[int] | Exception) -> None:
@@ -78,8 +80,8 @@ class Script:
         return said
 
     async def cancel_requested(self, claims: Sequence[int]) -> Sequence[bool]:
-        await trio.lowlevel.checkpoint()
         self.asked.append(claims)
+        await trio.sleep(self.answer_takes)
         return [claim in self.requested for claim in claims]
 
     async def end_wait(self) -> None:
@@ -362,6 +364,33 @@ async def test_request_about_a_claim_that_is_in_flight_is_not_lost(autojump_cloc
         await trio.sleep(1)
         assert shelf.settled[1].reason is CancelReason.USER
         nursery.cancel_scope.cancel()
+
+
+async def test_request_that_is_found_when_its_claim_is_settled_does_not_cancel_what_goes_on(
+    autojump_clock: MockClock,
+) -> None:
+    shelf, stream = Shelf(items=[1]), Script()
+    engine = engine_with(stream, shelf, heartbeat_interval=100.0)
+    ends: list[tuple[float, CancelReason | None]] = []
+
+    async def write() -> tuple[tuple[int, RunEnd], bool | None]:
+        await trio.sleep(1)
+        return (1, RunEnd(None, "by itself", cancelled=False, reason=None, duration=0.0)), True
+
+    async def handler(run: Run[int]) -> None:
+        await trio.sleep(5)
+        assert await engine.settle_by(run, write)
+        await trio.sleep(50)
+        ends.append((trio.current_time(), run.reason))
+
+    shelf.handler = handler
+    stream.answer_takes, stream.requested = 3.0, {1}
+    async with running(engine):
+        await trio.sleep(5.5)
+        stream.say(Hints(is_cancel_requested=lambda claim: claim == 1))
+        await trio.sleep(60)
+    assert stream.asked == [[1]]
+    assert ends == [(56.0, None)]
 
 
 async def test_claim_that_hangs_does_not_keep_others_from_being_asked_to_end(autojump_clock: MockClock) -> None:

@@ -66,7 +66,7 @@ class Candidates(Generic[T]):
     def asking_for(self, chosen: Sequence[T]) -> Iterator[Answer]:
         """Goes around the claim of these candidates, which sets the answer."""
         prefetch, answer = self._prefetch, Answer(len(chosen))
-        is_all = not prefetch.full
+        is_all = not prefetch.full  # Before the claim: another look may replace what this one was chosen from.
         prefetch.ask_for(chosen)
         try:
             yield answer
@@ -75,7 +75,8 @@ class Candidates(Generic[T]):
         # Not after an error: what was claimed is unknown.
         self.contention.took(answer.tried, answer.won, is_all=is_all)
         if answer.won < answer.tried:
-            # Other instances were here, and may have the rest of what was read ahead too.
+            # Other instances were here, and may have the rest of what was read ahead too. If another look has replaced
+            # it meanwhile, that costs one more look.
             prefetch.forget()
 
     def _are_known(self, demand: Demand) -> bool:

@@ -152,14 +152,17 @@ class Claimer(Generic[ClaimT, SettlementT]):
             # others. Without this, the claimer would wait for a wake that never comes.
             if self._stop.draining.is_set():
                 break
+            # A wake is lost in the pause below, so a look follows it, which sees whatever it was for.
             wake = LOOK
             if found is _Found.FAILED:
+                # Any wake ends the pause: the end must, and a pause that others cut short costs one look.
                 with self._pauses.timeout_after_fault(self._delay):
                     await self._wake.wait()
                 self._delay = min(2 * self._delay, LONGEST_RETRY)
                 continue
             self._delay = FIRST_RETRY
             if found is _Found.MORE:
+                # The runs that were just started, and the other task, come first.
                 await trio.lowlevel.checkpoint()
                 wake = GO_ON
                 continue
@@ -187,7 +190,8 @@ class Claimer(Generic[ClaimT, SettlementT]):
             self._waker.took()  # The waker may wait for this claim.
             return _Found.NOT_LOOKED
         # One insert may store the jobs of many callers, who announce them in the same turn of the event loop. If there
-        # is more than this item, one look is cheaper than a claim for each.
+        # is more than this item, one look is cheaper than a claim for each. (A drain may come now: what is claimed all
+        # the same is given back in `_start`.)
         await trio.lowlevel.checkpoint()
         later = self._wake.take()
         if later.look or later.item not in (None, wake.item):
@@ -281,9 +285,11 @@ class Claimer(Generic[ClaimT, SettlementT]):
             return None
         else:
             self.progress.answered(len(granted.claims))
+            # No checkpoint since the reservation ended: the runs take the slots before a claim can ask for them.
             self._start(granted, sent, running)
             return granted
         finally:
+            # After `_start`, so that what waits for the claims in flight finds their runs in `held`.
             self._in_flight.discard(number)
             # Something was announced while this claim had its slots reserved. Without this, no look with all slots
             # would follow, and the item would wait for the next wake.
@@ -296,6 +302,7 @@ class Claimer(Generic[ClaimT, SettlementT]):
         taken = Counter(map(self._source.group_of, granted.claims))
         return (
             not granted.more
+            # A look that may take no suspect has not seen all.
             and demand.suspects > 0
             and len(granted.claims) < demand.total
             and demand.groups.keys() == self._slots.groups
@@ -307,7 +314,8 @@ class Claimer(Generic[ClaimT, SettlementT]):
             # Its lease counts from `sent`. If the answer came after the lease deadline, the run is lost already, and
             # its handler is not called.
             run = self._runner.hold(claim, sent)
-            # A cancelled run is given back without its handler. Without the first condition, work would begin after a
+            # A cancelled run is given back without its handler. (A drain from here on does not stop it: it counts as
+            # running.) Without the first condition, work would begin after a
             # drain that came while this claim was in flight. Without the second, the item would run twice beside
             # itself: another run of it goes on here, whose claim was taken away (a Node peer recovers a claim by its
             # own `lockTimeout`; a program deletes the document and inserts it again).

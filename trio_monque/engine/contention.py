@@ -64,6 +64,7 @@ class Contention:
         if self._is_spread:
             self._turn += 1
             if self._turn % HEAD_EVERY:
+                # Without groups that want nothing, by which the draw would divide.
                 self._drawn = {
                     group: self._draw(self._batches(group, count)) for group, count in wanted.items() if count
                 }

@@ -75,6 +75,7 @@ class EarlySettlements(Generic[ClaimT, SettlementT]):
             self._answered(run, settlement, written)
             answered.set()
 
+        # The source refuses a second settlement of the same claim, and one after the handler's end.
         run.is_settling_early = True
         self._settler.settle(settlement, has_answered)
         self._without_slot.add(run)
@@ -84,6 +85,7 @@ class EarlySettlements(Generic[ClaimT, SettlementT]):
         try:
             await answered.wait()
         except trio.Cancelled:
+            # As long as a clean-up may take. Raised at once, an answer that has just come would be lost.
             with run.cleaning_up(self._terms.cleanup_timeout):
                 await answered.wait()
             if not answered.is_set():
@@ -116,8 +118,9 @@ class EarlySettlements(Generic[ClaimT, SettlementT]):
             return
         run.is_settling_early = False
         self._has_slot_again(run)
-        self._ended_meanwhile.pop(run, None)
+        end = self._ended_meanwhile.pop(run, None)
         run.is_settled_early = True
+        # Before the claim leaves `held` below: other threads list the runs of both, and must not miss this one.
         if not run.has_ended:
             self._outliving[run] = None
         if written:
@@ -125,6 +128,10 @@ class EarlySettlements(Generic[ClaimT, SettlementT]):
         else:
             run.lose()
         self._settled(run, settlement, False, written)  # noqa: FBT003  # It was not reported before.
+        if end is not None:
+            # The handler has ended before this answer. Nothing is settled any more, but an error that it has raised is
+            # reported only now.
+            self._conclude(run, end)
 
     def _unanswered(self, run: Run[ClaimT]) -> None:
         """The early settlement was not written, as far as is known: the claim is held as before."""

@@ -99,8 +99,9 @@ class Vitals:
 
     def begin(self) -> None:
         """The engine works, and its source has just answered: otherwise it could not have begun."""
-        self._clock = trio.lowlevel.current_clock()
         self._began_at = trio.current_time()
+        # Last: threads that examine the engine take a clock as the sign that it has begun.
+        self._clock = trio.lowlevel.current_clock()
 
     def end(self) -> None:
         self._ended_at = trio.current_time()
@@ -173,4 +174,5 @@ def _counted(number: int, what: str) -> str:
 
 
 def _missed_its_renewal(run: Run[Any], since: float, now: float) -> bool:
+    # Until the heartbeat works again: then the run's end is under way, and no complaint is left.
     return since < run.lease_deadline <= now and run.is_renewable and not run.is_gone

@@ -78,6 +78,7 @@ class Heartbeat(Generic[ClaimT, SettlementT]):
             with trio.move_on_at(beat):
                 await self._is_overdue.wait()
                 beat = trio.current_time()
+            # Before the renewal: a claim that becomes overdue during it needs another one.
             self._is_overdue = trio.Event()
             while runner.held and not await self.renew(self.progress):
                 await self._pauses.after_failed_beat(self._interval)
@@ -85,7 +86,8 @@ class Heartbeat(Generic[ClaimT, SettlementT]):
             limit = min((run.renewable_until for run in runner.held if run.is_renewable), default=math.inf)
             if limit < math.inf:
                 self._unrenewed_from(limit)
-            # After an outage: no beats to catch up with.
+            # After an outage: no beats to catch up with, but one at once, because the answer may be of a renewal that
+            # was sent long ago.
             beat = max(beat, trio.current_time() - self._interval)
 
     async def renew(self, progress: Progress, concerns: Callable[[ClaimT], bool] | None = None) -> bool:
@@ -179,5 +181,6 @@ def _answered(run: Run[ClaimT], state: ClaimState, sent: float) -> None:
         # counted as lost, its end could not be written although the claim may be ours until then.
         return
     run.renewed(sent)  # Not if the run has missed its lease deadline: see there.
+    # After that, so that its clean-up has the new lease.
     if state is ClaimState.CANCEL_REQUESTED:
         run.cancel(CancelReason.USER)

@@ -19,7 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 import trio
 
@@ -56,6 +56,8 @@ SeenT = TypeVar("SeenT")
 RescuedT = TypeVar("RescuedT")
 
 Loop = Callable[[], Awaitable[None]]
+
+BROKEN_NURSERY: Final = "a handler cancelled the nursery that its run belongs to"
 
 
 class Engine(Generic[ClaimT, SettlementT, BatchT, SeenT, RescuedT]):
@@ -124,6 +126,7 @@ class Engine(Generic[ClaimT, SettlementT, BatchT, SeenT, RescuedT]):
         self._releaser = OrphanReleaser(source, self._runner, pauses, beat)
         self._watcher = None if stream is None else self._watcher_of(stream, observer)
         self._box = trio.CancelScope(shield=True)
+        self._is_broken = False
         self._shutdown = Shutdown(self.stop, limits, observer, runner, self.reaper, self.vitals, self._box)
         source.attach(self)
 
@@ -245,11 +248,11 @@ class Engine(Generic[ClaimT, SettlementT, BatchT, SeenT, RescuedT]):
         """
         ended = trio.Event()
         async with trio.open_nursery() as outside:
-            outside.start_soon(self._run_boxed, ended, started)
-            outside.start_soon(self._watch, ended)
             # The sentinel. Only this task meets a cancellation from outside and a Ctrl-C, and it does nothing that they
             # could break. Without it, a cancellation could strand a claim between any two steps of a loop.
             try:
+                outside.start_soon(self._run_boxed, ended, started)
+                outside.start_soon(self._watch, ended)
                 await ended.wait()
             except BaseException as error:
                 self.stop.cut(cause_of(error))
@@ -274,12 +277,12 @@ class Engine(Generic[ClaimT, SettlementT, BatchT, SeenT, RescuedT]):
                     await self._run_nested(started)
                 except BaseException as error:
                     if self._box.cancel_called:
-                        raise  # The hard end, or `die`.
+                        raise  # The hard end, or `die`. Nothing that came at the same moment matters more.
                     # No guard catches a handler that breaks its own task, by a nursery that it never closes, for
                     # example.
                     self.stop.crash(unwrapped(error) if isinstance(error, BaseExceptionGroup) else error)
-                if not self.stop.draining.is_set():
-                    self.stop.crash(RuntimeError("a handler cancelled the nursery that its run belongs to"))
+                if self._is_broken and not self.stop.crashes:
+                    self.stop.crash(RuntimeError(BROKEN_NURSERY))
                 await give_back(self._source, self._runner)
         finally:
             self.vitals.end()
@@ -331,5 +334,13 @@ class Engine(Generic[ClaimT, SettlementT, BatchT, SeenT, RescuedT]):
 
     @trio.lowlevel.enable_ki_protection
     async def _wake_to_end(self) -> None:
-        await self.stop.draining.wait()
+        try:
+            await self.stop.draining.wait()
+        finally:
+            # The intake ends only after a drain. Cancelled before one, it is cancelled with the nursery of the runs,
+            # and a handler has broken that. The timeline must begin at once: a run that waits for a thread would
+            # otherwise hold the engine without a hard end.
+            if not self.stop.draining.is_set():
+                self._is_broken = True
+                self.stop.cut(BROKEN_NURSERY)
         self.wake.set()  # The claimer may wait for work.

@@ -69,6 +69,7 @@ class OrphanedClaims(Generic[StampT, HeldT]):
             except MonqueConnectionError:
                 # Moved behind the others: without this, one stamp whose release always fails would stand before all of
                 # them. Only if it is still there: a call that overlaps may have removed it.
+                # A stamp is added once, so this is what stood there.
                 if self._claims.pop(stamp, None) is not None:
                     self._claims[stamp] = orphans
                 raise

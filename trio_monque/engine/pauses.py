@@ -57,6 +57,7 @@ class Pauses:
         if now - self._last_fault > OUTAGE_IS_OVER_AFTER:
             self._real_time_left = REAL_TIME_BUDGET
         self._last_fault = now
+        # One budget for all loops, and the whole pause also if it is left early: a bound, no account.
         self._real_time_left -= seconds
         with real_timeout(seconds) if self._real_time_left > 0 else trio.move_on_after(seconds):
             yield
@@ -84,7 +85,7 @@ async def start_within(seconds: float, get_ready: Callable[[], Awaitable[object]
             left = until - trio.current_time()
             if left <= 0:
                 if not seconds:
-                    raise
+                    raise  # No time was given to wait, so the error itself says the most.
                 problem = f"could not start within start_timeout={seconds:g} s: {str(error) or text_of(error)}"
                 raise MonqueConnectionError(problem, transient=getattr(error, "transient", True)) from error
             if not has_warned:

@@ -138,6 +138,7 @@ class Prefetch(Generic[T]):
             # and only for a while: without the second condition, the items left out would wait for ever.
             return there >= total and now < self._whole_at + KEPT_FOR
         is_all = all(counts[group] == most or group in self._exhausted for group, most in wanted.items())
+        # An empty answer never spares a look: others may have inserted something since.
         return there >= total or (there > 0 and is_all)
 
     def _count(self, group: str, most: int, accepts: Callable[[T], bool] | None) -> int:
@@ -153,7 +154,10 @@ class Prefetch(Generic[T]):
         return found
 
     def ask_for(self, chosen: Sequence[T]) -> None:
-        """A claim asks for these: until its answer, no other claim gets them as candidates."""
+        """A claim asks for these: until its answer, no other claim gets them as candidates.
+
+        There is no checkpoint between their choice and this call, so they are still the first of their groups.
+        """
         keys = {self._key_of(one) for one in chosen}
         self._used += len(keys)
         self._in_flight |= keys
@@ -175,5 +179,5 @@ class Prefetch(Generic[T]):
         self._in_flight_of.subtract(Counter(map(self._group_of, chosen)))
 
     def forget(self) -> None:
-        """Drops all candidates, because they may be wrong."""
+        """Drops all candidates, because they may be wrong. Nothing is read ahead then until a look was undisturbed."""
         self._groups = {}

@@ -141,6 +141,7 @@ class Progress:
         self.answered_at = trio.current_time()
         if amount:
             self.batches.add(amount)
+        # Once for each outage, in which it may work and fail several times (see `fail`).
         if self.is_failing and not self._is_end_logged:
             self._is_end_logged = True
             logger.info("the %s works again after %.1f s", self.name, self.answered_at - self._outage_began_at)

@@ -160,6 +160,7 @@ class Reaper(Generic[ClaimT, SeenT, RescuedT]):
         # What was sent and not answered is sent again, whatever a look has shown since. Without this, a first attempt
         # that was applied and whose answer was lost would never be reported and counted.
         while dead := self._unanswered or self._observations.due(trio.current_time(), MOST_AT_ONCE):
+            # What follows waits in a shield: without this, a cancelled reaper would rescue batch after batch.
             await trio.lowlevel.checkpoint_if_cancelled()
             self._unanswered = dead
             self.progress.ask()
@@ -185,7 +186,7 @@ class Reaper(Generic[ClaimT, SeenT, RescuedT]):
         with self._grace.waiting(scope), scope:
             self._grace.shield(scope)
             return await self._source.rescue([one.claim for one in dead])
-        raise AssertionError("the scope has no deadline, and nothing cancels it")
+        raise AssertionError("`end_grace` takes the shield from the scope, but nothing cancels the scope itself")
 
     async def _after_fault(self, error: Exception) -> None:
         if self.progress.fail(error):

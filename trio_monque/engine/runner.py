@@ -221,6 +221,7 @@ class Runner(Generic[ClaimT, SettlementT]):
         """Its handler has ended, or is never called."""
         assert run.task is not None
         clear_grace(run.task)
+        # The source has answered these questions about the same claim when the run began.
         run.dismiss()
         key = self._source.key_of(run.claim)
         if self._going_on.get(key) is run:
@@ -229,6 +230,7 @@ class Runner(Generic[ClaimT, SettlementT]):
             if key in self._withheld:
                 self._withheld.discard(key)
                 self._wake.set()
+        # Asked before `handler_ended`, which forgets it: the slot would be freed twice.
         if self._early.has_slot(run):
             self._free_slot(run)
         if self._early.handler_ended(run):
@@ -307,6 +309,7 @@ class Runner(Generic[ClaimT, SettlementT]):
     def _settled(self, run: Run[ClaimT], settlement: SettlementT, is_reported: bool, written: bool | None) -> None:  # noqa: FBT001
         try:
             if written:
+                # First: the claim is not held any more, whatever the observer does.
                 self._let_go(run)
                 self._observer.run_settled(settlement)
             else:

@@ -115,10 +115,10 @@ async def give_back(source: Source[ClaimT, SettlementT, BatchT, Any, Any], runne
     left = [run for run in runner.held if not run.abandoned]
     if not left:
         return
-    # As if they had been cut short, for their real ends could not be written.
-    ends = [(run.claim, RunEnd.by_cancellation(CancelReason.SHUTDOWN, run.duration)) for run in left]
-    given_back = [source.conclude(claim, end) for claim, end in ends]
     try:
+        # As if they had been cut short, for their real ends could not be written.
+        ends = [(run.claim, RunEnd.by_cancellation(CancelReason.SHUTDOWN, run.duration)) for run in left]
+        given_back = [source.conclude(claim, end) for claim, end in ends]
         written = await source.settle(await source.prepare(given_back))
     except Exception:
         logger.exception("could not give all claims back (%d are left): they end with their leases", len(left))

@@ -68,7 +68,8 @@ class Slots:
 
     def demand(self, most: float = math.inf, *, force_look: bool = True) -> Demand:
         """What can start now, beside what the claims in flight may be granted; at most `most` items."""
-        # Claimed for an application loop that does not answer, an item would wait here, and not run elsewhere.
+        # Claimed for an application loop that does not answer, an item would wait here, and not run elsewhere. When it
+        # answers again, the host asks for a look.
         free = min(most, self._total - self.running - self._reserved) if self._handlers.is_answering else 0
         groups = {
             group: int(min(free, limit - taken))
@@ -76,6 +77,7 @@ class Slots:
             if limit > (taken := self._running[group] + self._reserved_in[group]) and free > 0
         }
         return Demand(
+            # More may run than there are slots: a run that settled early takes one again, even if none is free.
             total=int(min(free, sum(groups.values()))) if groups else 0,
             groups=groups,
             suspects=max(0, MOST_SUSPECTS - self._suspects - self._reserved_for_suspects),
@@ -84,7 +86,7 @@ class Slots:
         )
 
     def demand_of(self, group: str) -> Demand:
-        """The demand for one item of this group."""
+        """The demand for one item of this group, which is not a suspect: those are claimed by looks, one at a time."""
         demand = self.demand()
         total = min(1, demand.groups.get(group, 0))
         return replace(demand, total=total, groups={group: total}, suspects=0)

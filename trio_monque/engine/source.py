@@ -18,7 +18,8 @@ Which calls come when:
    - *Heartbeat*: `renew`, once per interval and soon after a failure; also when a hint asks to end runs. Two calls may
      overlap then.
    - *Reaper*: `observe`, and `rescue` for what it found dead; one call at a time.
-   - *Releaser* of orphaned claims: `release_orphaned_claims`, about once per heartbeat; one call at a time.
+   - *Releaser* of orphaned claims: `release_orphaned_claims`, about once per heartbeat, and once at the end, when two
+     calls may overlap.
 
 3. At the end (see `shutdown`): no more `claim`; those in flight are awaited, and what they grant is concluded without
    `execute`. The runs end, their settlements are written, and claims are renewed until the last one is. Then

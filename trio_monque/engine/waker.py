@@ -256,6 +256,7 @@ class Waker:
 
     def _ask_after_claim(self) -> None:
         self._is_known = False
+        # Only a set event is replaced: `run` may wait for this one.
         if self._looked.is_set():
             self._looked = trio.Event()
 
@@ -277,6 +278,7 @@ class Waker:
             if self.progress.fail(error):
                 self._observer.claiming_failed(error)
             self._is_known = False
+            # A new one: an announcement that came before would make this a busy loop. What comes later ends the pause.
             self._changed = trio.Event()
             with self._pauses.timeout_after_fault(RETRY):
                 await self._changed.wait()

@@ -109,6 +109,7 @@ class Watchdog:
                 self._log_answer(self._answered_at - asked_at, was_logged=logged_at > 0.0)
                 logged_at, asked_at = 0.0, now
                 self._asked_at = asked_at
+                # Idempotent: on a loop that does not answer, such calls would pile up.
                 thread.call_soon(self._answer, idempotent=True)
             elif stood_still:
                 continue  # This thread stood still too: the answer may be on its way.

@@ -112,7 +112,7 @@ class Watcher(Generic[ClaimT, SettlementT]):
                 try:
                     await self._stream.end_wait()
                 except StreamFailedError:
-                    return
+                    return  # Nothing else ends that wait. The engine cancels its services next, and so this loop.
             await self._ended.wait()
 
     async def _follow(self) -> None:
@@ -138,6 +138,7 @@ class Watcher(Generic[ClaimT, SettlementT]):
                 wait = await self._until_next(SHORT_WAIT if hints != nothing else LONG_WAIT)
         finally:
             self._observer.stream_closed()
+            # At the end nothing more is claimed, and no poll is needed.
             if not self._ending.is_set():
                 self._waker.poll_every(self._poll_interval)
             await self._stream.close()
@@ -179,12 +180,16 @@ class Watcher(Generic[ClaimT, SettlementT]):
                 await self._find_requests(hints.is_cancel_requested)
 
     async def _find_requests(self, concerns: Callable[[ClaimT], bool]) -> None:
+        # Renewed first: a run that begins its transaction during this renewal is among the paused ones then.
         await self._heartbeat.renew(self.progress, concerns)
         # A claim that is being settled in a transaction: a renewal would conflict with that.
         if runs := self._heartbeat.paused(concerns):
             requested = await self._stream.cancel_requested([run.claim for run in runs])
+            # Only those that are still in it: the others were settled meanwhile, and their handlers may go on; or the
+            # transaction has failed, and the next renewal finds the request.
+            paused = self._heartbeat.paused(concerns)
             for run, is_requested in zip(runs, requested, strict=True):
-                if is_requested:
+                if is_requested and run in paused:
                     run.cancel(CancelReason.USER)
 
     async def _failed(self, failure: StreamFailedError) -> None:
