@@ -107,6 +107,8 @@ async def test_every_loop_outlasts_an_outage_and_reports_it_once(
     async with open_scheduler(db, workers, listeners=listeners, retention=retention, **OPTIONS) as scheduler:
         await scheduler.enqueue("long")
         await started.wait()
+        # Not yet open, the stream would meet the outage at its first opening, and be connected only once.
+        await until(lambda: any(isinstance(event, ChangeStreamConnected) for event in heard))
         with server.refusing(code):
             # Each loop has met the error, and has gone on.
             await until(lambda: (met := have_met_errors(scheduler.health())) >= LOOPS and bool(met & LOOK_FOR_JOBS))
@@ -120,7 +122,7 @@ async def test_every_loop_outlasts_an_outage_and_reports_it_once(
         await until(done.is_set)
         await scheduler.enqueue("quick")
         await until(lambda: scheduler.statistics().completed == 2)
-        await until(lambda: sum(isinstance(event, ChangeStreamConnected) for event in heard) == 2)
+        await until(lambda: sum(isinstance(event, ChangeStreamConnected) for event in heard) >= 2)
     assert all("MonqueConnectionError: could not " in reason for reason in reported)
     assert reasons == [CancelReason.LOST]
     assert scheduler.report is not None
