@@ -142,7 +142,7 @@ class Scenario:
                 began_at = time.monotonic()
                 with ExitStack() as perhaps:
                     perhaps.enter_context(processes.frozen(worker.pid))
-                    if is_running := self._runs_in(worker):
+                    if is_running := self.runs_in(worker):
                         until_thawed.push(perhaps.pop_all())
                 return is_running
 
@@ -152,7 +152,8 @@ class Scenario:
             yield
             self.recorder.write("thawed", detail=worker.name)
 
-    def _runs_in(self, worker: WorkerProcess) -> bool:
+    def runs_in(self, worker: WorkerProcess) -> bool:
+        """Whether it is in the middle of a run; sure only while it is frozen."""
         begun = {(record.job, record.attempt) for record in worker.records("start")}
         return not begun <= {(record.job, record.attempt) for record in worker.records("end")}
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from random import Random
 from typing import Any, Final
@@ -15,10 +15,10 @@ from pymongo.uri_parser import parse_uri
 from tests.support.fast_driver import FAST_URI, fast_driver
 
 from .mixture import in_threads
-from .processes import OwnServer
+from .processes import OwnServer, WorkerProcess, frozen
 from .promises import nothing_is_run_in_vain
 from .proxy import FaultyProxy, Way, faulty_proxy
-from .scenario import HEARTBEAT, JOBS, LEASE, Scenario
+from .scenario import HEARTBEAT, JOBS, Scenario
 from .traffic import WRITES, HalfOfThem
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.full]
@@ -91,24 +91,29 @@ def test_what_was_done_although_its_reply_was_lost_is_found_out_and_not_done_aga
     assert [kind for kind in expected if not chooses.chosen[kind]] == []
 
 
-def torment(
-    proxies: Sequence[FaultyProxy],
-    random: Random,
-    ended: threading.Event,
-    has_lost: Callable[[], object],
-    *,
-    faults: int,
-) -> None:
-    """One fault after another, each at one of the proxies. The first is a silence that outlasts a lease.
+def fall_silent_in_a_run(scenario: Scenario, worker: WorkerProcess, proxy: FaultyProxy) -> None:
+    """A silence that begins in the middle of a run and outlasts its lease: until another process has rescued it.
 
-    On a slow machine the other process may not have rescued anything by then: the silence goes on until a lease is
-    lost, or for so long that the rescue must have come.
+    The process is frozen while the silence begins, so that no run ends in between.
     """
-    longest = 1.5 * LEASE
-    for number in range(faults):
-        proxy = proxies[0] if not number else random.choice(proxies)
-        kind = "half-open" if not number else random.choice(["delay", "cut", "half-open"])
-        seconds = longest if not number else random.uniform(0.02, HEARTBEAT)
+    with ExitStack() as silence:
+
+        def is_silent() -> bool:
+            with frozen(worker.pid):
+                if is_running := scenario.runs_in(worker):
+                    silence.enter_context(proxy.half_open(*Way))
+            return is_running
+
+        scenario.wait(is_silent, f"{worker.name} runs something")
+        scenario.wait(lambda: not scenario.held_by(worker), f"what {worker.name} held is rescued")
+
+
+def torment(proxies: Sequence[FaultyProxy], random: Random, ended: threading.Event, *, faults: int) -> None:
+    """One short fault after another, each at one of the proxies."""
+    for _ in range(faults):
+        proxy = random.choice(proxies)
+        kind = random.choice(["delay", "cut", "half-open"])
+        seconds = random.uniform(0.02, HEARTBEAT)
         if kind == "delay":
             with proxy.delayed(random, most=0.05):
                 ended.wait(seconds)
@@ -118,9 +123,6 @@ def torment(
             ways = random.choice([(Way.REQUESTS,), (Way.REPLIES,), tuple(Way)])
             with proxy.half_open(*ways):
                 ended.wait(seconds)
-                for _ in range(0 if number else 40):
-                    if not has_lost():
-                        ended.wait(LEASE / 20)
         ended.wait(random.uniform(0, 0.1))
 
 
@@ -141,8 +143,8 @@ def test_no_promise_is_broken_by_a_network_that_delays_cuts_and_falls_silent(
         stack.callback(ended.set)
         with enqueuing(scenario, proxies[2], *fast_uri, *UNAIDED):
             scenario.wait_completed(JOBS // 20)
-            one.wait_for("start")  # The silence is to meet a process that holds claims.
-            torment(proxies, scenario.random, ended, lambda: one.records("lost"), faults=20)
+            fall_silent_in_a_run(scenario, one, proxies[0])
+            torment(proxies, scenario.random, ended, faults=19)
         scenario.wait_over()
         one.end()
         two.end()
