@@ -48,6 +48,11 @@ class DocumentEvidence(Evidence):
         return list(holds(self.changes))
 
     @cached_property
+    def taken(self) -> Mapping[tuple[str, str], datetime]:
+        """When each claim was taken, by its document and its token."""
+        return {(hold.document, hold.token): hold.taken.at for hold in self.holds if hold.token is not None}
+
+    @cached_property
     def finishes(self) -> Sequence[Change]:
         """The changes to anything but the lock, and to what is there already."""
         return [one for one in self.changes if one.before is not None and rest_of(one.before) != rest_of(one.after)]
@@ -196,14 +201,16 @@ def the_dead_are_rescued_in_time(evidence: DocumentEvidence) -> Iterator[str]:
 def runs_are_under_holds(evidence: DocumentEvidence) -> Iterator[str]:
     """Each begins while its claim is held, no claim is run twice, and the reported end is true."""
     found = {(hold.document, hold.token): hold for hold in evidence.holds}
+    began = {(run.process, run.job, run.attempt): run.start for run in evidence.begun}
     for (document, token), records in evidence.of_token.items():
         starts = [one for one in records if one.what == "start"]
+        began_at = began[starts[0].process, document, starts[0].attempt]
         hold = found.get((document, token))
         if len(starts) != 1:
             yield f"started {len(starts)} times: {token} of document {document}"
         if hold is None or hold.by != starts[0].process or evidence.when(hold.taken) > starts[0].at + NEARLY:
             yield f"started without a claim: {token} of document {document}"
-        elif hold.ended is not None and evidence.when(hold.ended) < starts[0].at - NEARLY:
+        elif hold.ended is not None and evidence.when(hold.ended) < began_at - NEARLY:
             yield f"started after its claim had ended: {hold}"
         elif hold.how != "finished" and evidence.wrote(hold, "finished"):
             yield f"reported as finished: {hold}"
@@ -230,9 +237,9 @@ def thawed_runs_stop(evidence: DocumentEvidence) -> Iterator[str]:
         if one.what in ("passed", "finishes") and run is not None and one.at > run.end:
             yield f"{one.what} after the thaw: document {one.job} by {one.process}"
     frozen_tokens = {
-        one.detail
-        for one in evidence.records
-        if one.what == "start" and one.process in thawed and one.at < _frozen_at(evidence, one.process)
+        evidence.tokens[run.process, run.job, run.attempt]
+        for run in evidence.begun
+        if run.process in thawed and run.start <= _frozen_at(evidence, run.process)
     }
     for change in evidence.finishes:
         written_by: Mapping[str, Any] = (change.after or {}).get("written_by", {})

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property
 from itertools import pairwise
@@ -87,12 +87,41 @@ class Evidence:
         return found
 
     @cached_property
+    def begun(self) -> Sequence[Span]:
+        """The runs, each from when its claim was last looked at, as far as that can be known.
+
+        No program can keep a freeze from falling between that look and the first line of its handler. Handlers begin
+        one after another, so this befalls one run of a frozen process at most, and that is its first record afterwards.
+        """
+        return [replace(run, start=self._caught.get(_key(run), run.start)) for run in spans(self.records)]
+
+    @cached_property
+    def _caught(self) -> Mapping[tuple[str, str, int], float]:
+        """Of such runs: when their process was frozen."""
+        found: dict[tuple[str, str, int], float] = {}
+        for process, silences in self.silenced.items():
+            mine = sorted((one for one in self.records if one.process == process), key=lambda one: one.at)
+            for since, until in silences:
+                # The bounds of a freeze are known no better than to the way of a signal.
+                middle = (since + until) / 2
+                first = next((one for one in mine if one.at > middle), None)
+                if first is not None and first.what == "start" and self._is_taken_by(middle, first):
+                    found[_key(first)] = since
+        return found
+
+    def _is_taken_by(self, moment: float, start: Record) -> bool:
+        taken = self.taken.get((start.job, start.detail))
+        return taken is not None and self._recorded(taken) < moment
+
+    @cached_property
+    def taken(self) -> Mapping[tuple[str, str], datetime]:
+        """When each claim was taken, by its job and its token."""
+        return {(claim.job, claim.token): claim.taken.at for claim in self.claims}
+
+    @cached_property
     def runs(self) -> Sequence[Span]:
         """One that was killed or frozen in its course ended then."""
-        return [
-            Span(run.job, run.attempt, run.process, run.start, min([run.end, *self._silenced_during(run)]))
-            for run in spans(self.records)
-        ]
+        return [replace(run, end=min([run.end, *self._silenced_during(run)])) for run in self.begun]
 
     @cached_property
     def numbered(self) -> Mapping[int, Sequence[str]]:
@@ -117,6 +146,10 @@ class Evidence:
         for one in self._of(*whats):
             found[self.tokens.get((one.process, one.job, one.attempt), "")].append(one)
         return found
+
+
+def _key(one: Span | Record) -> tuple[str, str, int]:
+    return one.process, one.job, one.attempt
 
 
 Rule = Callable[[Evidence], Iterator[str]]
@@ -254,8 +287,8 @@ def thawed_runs_stop(evidence: Evidence) -> Iterator[str]:
         if any(until < math.inf for _, until in silences)
     }
     frozen = {
-        (run.process, run.job, run.attempt)
-        for run in spans(evidence.records)
+        _key(run)
+        for run in evidence.begun
         for since, until in evidence.silenced.get(run.process, ())
         if until < math.inf and run.start <= since < run.end
     }

@@ -113,10 +113,21 @@ FROZEN: Final = DocumentEvidence(
     1.9,
     START,
 )
+# One whose process was frozen between the last look at its claim and the first line of the handler.
+CAUGHT: Final = replace(
+    FROZEN,
+    records=[
+        of_test("frozen", 1.3, "one"),
+        *run(4, 5, "two", "two:1"),
+        of_test("thawed", 6, "one"),
+        run(6.1, 9)[0],
+        *FROZEN.records[-2:],
+    ],
+)
 LEFT: Final = DocumentEvidence(
     run(4, 5, "two", "two:1"), history(a=FOREIGN), LEASE, 1.9, START, plain=frozenset({"plain"})
 )
-ACCEPTED: Final = {"plain": PLAIN, "killed": KILLED, "frozen": FROZEN, "left": LEFT}
+ACCEPTED: Final = {"plain": PLAIN, "killed": KILLED, "frozen": FROZEN, "caught": CAUGHT, "left": LEFT}
 
 
 @pytest.mark.parametrize("what", ACCEPTED)
@@ -272,7 +283,26 @@ FORGED: Final[Mapping[str, tuple[DocumentEvidence, str]]] = {
         records(without(FROZEN, "thawed"), of_test("thawed", 2, "one")),
         "runs_do_not_overlap",
     ),
+    "begun first after the thaw, beside another, under a new claim": (
+        story(
+            replace(CAUGHT, records=[CAUGHT.records[0], *run(4, 7, "two", "two:1"), CAUGHT.records[6], *run(6.1, 7)]),
+            a=[*RESCUED[:3], (6.02, held(7.2)), (7, done())],
+        ),
+        "runs_do_not_overlap",
+    ),
     "a checkpoint passed after the thaw": (records(FROZEN, Record("one", "a", 1, "passed", 6.1)), "thawed_runs_stop"),
+    "a checkpoint passed after the thaw, of a run that the freeze caught at its first line": (
+        records(CAUGHT, Record("one", "a", 1, "passed", 6.15)),
+        "thawed_runs_stop",
+    ),
+    "a result written after the thaw, of a run that the freeze caught at its first line": (
+        story(CAUGHT, a=[(0, NEW), (1, held(2.2)), (7, done())]),
+        "thawed_runs_stop",
+    ),
+    "begun under an old claim, and not the first after the thaw": (
+        records(CAUGHT, Record("one", "b", 2, "start", 6.05, "one:b")),
+        "runs_are_under_holds",
+    ),
     "a result handed over after the thaw": (
         records(FROZEN, Record("one", "a", 1, "finishes", 6.1)),
         "thawed_runs_stop",

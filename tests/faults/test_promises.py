@@ -109,9 +109,21 @@ FROZEN: Final = Evidence(
     2.4,
     START,
 )
+# One whose process was frozen between the last look at its claim and the first line of the handler.
+CAUGHT: Final = replace(
+    FROZEN,
+    records=[
+        ACKNOWLEDGED,
+        of_test("frozen", 1.5, "one"),
+        *run(4, 5, 2, "two"),
+        of_test("thawed", 6, "one"),
+        run(6.05, 9)[0],
+        *FROZEN.records[-3:],
+    ],
+)
 
 
-@pytest.mark.parametrize("evidence", [PLAIN, KILLED, FROZEN], ids=["plain", "killed", "frozen"])
+@pytest.mark.parametrize("evidence", [PLAIN, KILLED, FROZEN, CAUGHT], ids=["plain", "killed", "frozen", "caught"])
 def test_what_kept_its_promises_is_accepted(evidence: Evidence) -> None:
     assert broken(evidence, nothing_is_run_in_vain, renewed_claims_are_kept) == []
 
@@ -213,6 +225,14 @@ FORGED: Final[Mapping[str, tuple[Evidence, str]]] = {
     "a second checkpoint after the thaw": (
         records(FROZEN, Record("one", "a", 1, "passed", 6.15)),
         "thawed_runs_stop",
+    ),
+    "a second checkpoint after the thaw, of a run that the freeze caught at its first line": (
+        records(CAUGHT, Record("one", "a", 1, "passed", 6.15)),
+        "thawed_runs_stop",
+    ),
+    "begun under an old claim, and not the first after the thaw": (
+        records(CAUGHT, Record("one", "b", 1, "start", 6.01, "one-b")),
+        "runs_do_not_overlap",
     ),
     "taken from the living": (
         story(KILLED, a=[*RESCUED[:2], (2.5, held(1, beat=1.5)), *RESCUED[2:]]),
