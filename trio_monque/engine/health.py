@@ -135,12 +135,13 @@ class Vitals:
         if clock is None:
             return Examined(NEVER, (f"{name} has not started",), (), self._stop.draining.is_set(), None, NEVER)
         now = clock.current_time()
+        # A copy, for everything below: other threads ask while the engine starts, and then loops are added.
         watched = list(self._watched.values())
         loops = tuple(self._examined(one, now, name) for one in watched)
         lag = self._watchdog.lag
         return Examined(
             now,
-            tuple(self._reasons(loops, now, lag, name)),
+            tuple(self._reasons(watched, loops, now, lag, name)),
             loops,
             self._stop.draining.is_set(),
             lag,
@@ -155,9 +156,11 @@ class Vitals:
             complaint = progress.complaint(now, watched.stuck_after, name)
         return LoopExamined(progress.name, complaint, progress.progressed_at, progress.fault, progress.lag(now))
 
-    def _reasons(self, loops: Sequence[LoopExamined], now: float, lag: float | None, name: str) -> list[str]:
+    def _reasons(
+        self, watched: Sequence[_Watched], loops: Sequence[LoopExamined], now: float, lag: float | None, name: str
+    ) -> list[str]:
         reasons = [loop.complaint for loop in loops if loop.complaint is not None]
-        crashed = {watched.progress.crashed for watched in self._watched.values()}
+        crashed = {one.progress.crashed for one in watched}
         others = [text for text in map(text_of, tuple(self._stop.crashes)) if text not in crashed]
         reasons += [f"{name} crashed, and ends: {text}" for text in others[:MOST_CRASHES]]
         if self._has_ended:
