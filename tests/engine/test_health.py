@@ -155,6 +155,35 @@ async def test_disabled_reaper_is_not_among_the_loops(autojump_clock: MockClock)
         assert {loop.name for loop in engine.vitals.examine().loops} == LOOPS - {"reaper"}
 
 
+class BeginsAnother(Progress):
+    """Whenever it is examined, another loop begins: what a start may do while another thread examines the engine."""
+
+    def __init__(self, engine: ShelfEngine) -> None:
+        self.engine = engine
+        self.others = 0
+        super().__init__("first")
+
+    @property
+    def crashed(self) -> str | None:
+        self.others += 1
+        self.engine.vitals.watch(Progress(f"other {self.others}"))
+        return None
+
+    @crashed.setter
+    def crashed(self, reason: str | None) -> None:
+        pass
+
+
+async def test_engine_can_be_examined_while_loops_begin(autojump_clock: MockClock) -> None:
+    engine = watched(Shelf())
+    async with running(engine):
+        first = BeginsAnother(engine)
+        engine.vitals.watch(first)
+        assert engine.vitals.examine().reasons == ()
+        assert first.others > 1  # Every look of the examination at the loops met a new one.
+        assert "other 1" in {loop.name for loop in engine.vitals.examine().loops}
+
+
 # --- A source that fails, or does not answer ---
 
 FAULTS: dict[str, Callable[[Shelf, ForEver], object]] = {
