@@ -137,11 +137,15 @@ def test_worker_that_may_not_list_indexes_ends_jobs_that_were_not_started_in_tim
     assert all(one.startswith("listIndexes:") for one in found)
 
 
+# Two tests, as a scheduler that is cut short keeps the lock of retention: another one would not try to delete.
+@pytest.mark.full
+def test_retention_with_the_right_to_remove_is_refused_nothing(refused: Callable[[Role, Scenario], list[str]]) -> None:
+    assert refused(with_remove(roles()["shopWorker"]), scenarios.deletes_ended_jobs) == []
+
+
 @pytest.mark.full
 def test_retention_needs_the_right_to_remove(refused: Callable[[Role, Scenario], list[str]]) -> None:
-    worker = roles()["shopWorker"]
-    assert refused(with_remove(worker), scenarios.deletes_ended_jobs) == []
-    assert any(one.startswith("delete:") for one in refused({**worker, "role": "other"}, scenarios.deletes_ended_jobs))
+    assert any(one.startswith("delete:") for one in refused(roles()["shopWorker"], scenarios.deletes_ended_jobs))
 
 
 @pytest.mark.full
