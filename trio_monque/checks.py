@@ -67,6 +67,14 @@ def check_seconds(option: str, value: object, *, zero: bool = False) -> None:
         check_number(option, value, above=0)
 
 
+def checked_seconds(option: str, value: float | timedelta) -> float:
+    """Returns a duration of zero or more in seconds; a timedelta is accepted, too."""
+    if isinstance(value, timedelta):
+        value = value.total_seconds()
+    check_seconds(option, value, zero=True)
+    return value
+
+
 # BSON dates reach further, Python's datetimes do not.
 _LATEST = datetime(9999, 1, 1, tzinfo=UTC)
 

@@ -122,11 +122,13 @@ class InvalidCronError(MonqueError, ValueError):
         expression: The expression that was passed.
     """
 
-    def __init__(self, expression: object, problem: str) -> None:
-        super().__init__(
-            f"cron expression {shown(expression)}: {one_line(problem)}. Five fields are expected "
-            "(minute hour day-of-month month day-of-week), for example '0 9 * * 1-5'"
+    def __init__(self, expression: object, problem: str, *, is_of_fields: bool = True) -> None:
+        advice = (
+            ". Five fields are expected (minute hour day-of-month month day-of-week), for example '0 9 * * 1-5'"
+            if is_of_fields
+            else ""
         )
+        super().__init__(f"cron expression {shown(expression)}: {one_line(problem)}{advice}")
         self.expression = expression
 
 

@@ -293,6 +293,23 @@ def test_preview_needs_no_database(capsys: pytest.CaptureFixture[str], monkeypat
     found = json.loads(capsys.readouterr().out)
     assert (found["expression"], found["timezone"], len(found["runs"])) == ("0 0 * * *", "UTC", 1)
     assert datetime.fromisoformat(found["runs"][0]) > datetime.now(UTC)
+    assert found["warnings"] == []
+
+
+def test_step_that_never_steps_is_warned_about(
+    command: Command, fleet: None, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    warning = "the step of */90 in the minute field is larger than its range, so it matches only 0"
+    assert run_program(["preview", "*/90 * * * *"]) == 0
+    printed = capsys.readouterr()
+    assert printed.out.startswith("At the start of every hour, UTC.")
+    assert f"warning: {warning}" in printed.err
+    assert run_program(["preview", "*/90 * * * *", "--json"]) == 0
+    [only] = json.loads(capsys.readouterr().out)["warnings"]
+    assert only.startswith(warning)
+    # Also a program that declares such a schedule hears of it.
+    command("schedule", "*/90 * * * *", "sync")
+    assert any(f"schedule sync: {warning}" in record.getMessage() for record in caplog.records)
 
 
 def test_invalid_expression_is_explained(capsys: pytest.CaptureFixture[str]) -> None:

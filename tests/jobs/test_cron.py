@@ -4,11 +4,13 @@ import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 
 from trio_monque.errors import InvalidCronError, InvalidOptionError
-from trio_monque.jobs.cron import next_occurrence, normalised, occurrences, preview
+from trio_monque.jobs.cron import next_occurrence, normalised, occurrences
+from trio_monque.jobs.schedule_preview import preview
 
 NOON = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 
@@ -190,11 +192,59 @@ def test_preview_tells_what_is_stored_the_next_runs_and_what_they_are_in_english
             "11-50/23 * 12 * *",
             "Every 23rd minute from 11 through 50 of every hour on the 12th day of every month, UTC.",
         ),
-        ("0 0 L * 5L", "At 00:00 on the last day of the month and on the last Friday of the month, UTC."),
+        # Days that match one of the two fields, unless one of them begins with a star.
+        ("0 0 13 * 5", "At 00:00 on the 13th day of month or on Friday, UTC."),
+        ("0 0 L * 5L", "At 00:00 on the last day of the month or on the last Friday of the month, UTC."),
+        ("0 0 */2 * 1", "At 00:00 on every second day of month if it's on Monday, UTC."),
+        # Steps that do not reach the end of their field are worded as what they match.
+        ("*/45 * * * *", "At minutes 0 and 45 of every hour, UTC."),
+        ("*/30 * * * *", "Every 30th minute of every hour, UTC."),
+        ("0 0 1 */5 *", "At 00:00 on the first day of January, June, and November, UTC."),
+        ("0 0 L/3 * *", "At 00:00 on the last day of every month, UTC."),
     ],
 )
 def test_description_is_a_sentence(expression: str, description: str) -> None:
-    assert preview(expression, None, 1, NOON).description == description
+    shown = preview(expression, None, 1, NOON)
+    assert (shown.description, shown.warnings) == (description, ())
+
+
+@pytest.mark.parametrize(
+    ("expression", "description", "value"),
+    [
+        ("*/90 * * * *", "At the start of every hour, UTC.", "0"),
+        ("5-10/20 * * * *", "At minute 5 of every hour, UTC.", "5"),
+        ("10/70 * * * *", "At minute 10 of every hour, UTC.", "10"),
+        ("0 */30 * * *", "At 00:00 every day, UTC.", "0"),
+        ("0 0 */40 * *", "At 00:00 on the first day of every month, UTC.", "1"),
+        ("0 0 * JAN-JUN/7 *", "At 00:00 every day in January, UTC.", "1"),
+        ("0 0 * * */7", "At 00:00 on Sunday, UTC.", "0"),  # 0 and 7 are one day.
+        ("0 0 */40 * 5", "At 00:00 on the first day of month if it's on Friday, UTC.", "1"),
+        ("0 0 13 * */8", "At 00:00 on the 13th day of month if it's on Sunday, UTC.", "0"),
+    ],
+)
+def test_step_that_is_larger_than_its_field_is_described_as_it_runs_with_a_warning(
+    expression: str, description: str, value: str
+) -> None:
+    shown = preview(expression, None, 3, NOON)
+    assert shown.description == description
+    [warning] = shown.warnings
+    assert warning.endswith(f"so it matches only {value}: write {value} if you mean that")
+    # The same line without a step has the same runs.
+    term = next(term for term in expression.split() if "/" in term)
+    without = preview(expression.replace(term, value), None, 3, NOON)
+    if "if it's" not in description:  # There, the star means that both fields of days must match.
+        assert without.runs == shown.runs
+
+
+def test_zone_info_is_accepted_as_its_name() -> None:
+    berlin = ZoneInfo("Europe/Berlin")
+    assert preview("0 9 * * *", berlin, 1, NOON) == preview("0 9 * * *", "Europe/Berlin", 1, NOON)
+
+
+def test_unknown_zone_is_explained_without_the_fields_of_a_line() -> None:
+    with pytest.raises(InvalidCronError, match="time zone 'Mars' is unknown; an IANA name") as caught:
+        preview("0 9 * * *", "Mars", 1, NOON)
+    assert "fields" not in str(caught.value)
 
 
 @pytest.mark.parametrize("count", [0, -1, 1001, True, 2.0, "3", None])

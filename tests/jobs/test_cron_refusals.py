@@ -150,9 +150,10 @@ def test_machine_without_zones_knows_utc_and_says_what_to_install() -> None:
 
 
 def test_zone_that_cannot_be_read_any_more_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    def gone(name: str) -> zoneinfo.ZoneInfo:
-        raise zoneinfo.ZoneInfoNotFoundError(name)
+    class Gone(zoneinfo.ZoneInfo):
+        def __new__(cls, key: str) -> Gone:
+            raise zoneinfo.ZoneInfoNotFoundError(key)
 
-    monkeypatch.setattr(cron, "ZoneInfo", gone)
+    monkeypatch.setattr(cron, "ZoneInfo", Gone)
     with pytest.raises(InvalidCronError, match="'Europe/Berlin' cannot be read"):
         next_occurrence("0 9 * * *", "Europe/Berlin", NOON)

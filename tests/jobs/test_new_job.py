@@ -121,6 +121,13 @@ def test_moments_are_kept_in_utc_to_the_millisecond_and_may_have_passed() -> Non
     assert made(run_at=datetime(1999, 1, 1, tzinfo=UTC)).next_run_at.year == 1999
     assert made(delay=1.5).next_run_at - NOW == timedelta(seconds=1.5)
     assert made(delay=0).next_run_at == NOW
+    later = NewJob(
+        "greet", delay=timedelta(minutes=2), unique_key="k", on_conflict="debounce", max_wait=timedelta(hours=1)
+    )
+    assert (later.delay, later.max_wait) == (120, 3600)
+    assert made(delay=timedelta(minutes=2)).next_run_at - NOW == timedelta(minutes=2)
+    with pytest.raises(InvalidOptionError, match="delay=-60.0: must be at least 0"):
+        made(delay=timedelta(minutes=-1))
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from uuid import UUID
 
 import bson
 import pytest
+from bson import DBRef
 from bson.binary import UuidRepresentation
 from bson.codec_options import CodecOptions
 
@@ -132,3 +133,32 @@ def test_storable_values_are_stored() -> None:
         "id": bson.ObjectId(),
     }
     assert snapshot(value, None, OPTIONS)["a"] == [1, 2.5, None, True, "x", b"y", [1, 2]]
+
+
+# --- What would be stored, and read as something else ---
+
+LOCAL = datetime.datetime(2026, 1, 1)  # noqa: DTZ001  # What `datetime.now()` gives.
+
+
+@pytest.mark.parametrize(
+    ("value", "problem"),
+    [
+        (LOCAL, r"data datetime datetime.datetime\(2026.* has no time zone: give it one"),
+        ({"order": [{"at": LOCAL}]}, r"data\['order'\]\[0\]\['at'\] datetime .*datetime.now\(UTC\)"),
+        ({"a": {"$ref": "x", "$id": 1}}, r"data\['a'\] has the keys '\$ref' and '\$id', .*bson.DBRef: rename"),
+        ([{"$id": 1, "b": 2, "$ref": "x"}], r"data\[0\] has the keys"),
+    ],
+)
+@pytest.mark.parametrize("options", [OPTIONS, OPTIONS.with_options(tz_aware=True)], ids=["naive", "aware"])
+def test_value_that_would_be_read_as_another_one_is_refused(
+    value: object, problem: str, options: CodecOptions[Any]
+) -> None:
+    with pytest.raises(InvalidPayloadError, match=rf"^the job's data would not be read as it is: {problem}"):
+        check_payload(value, None, options)
+
+
+def test_value_that_only_resembles_a_reference_or_a_date_is_stored() -> None:
+    schema = {"$ref": "#/definitions/order", "$defs": {"a": {"$ref": 5, "$id": "x"}}, "tab": "\t", "n": 9}
+    reference = DBRef("orders", 1)
+    value = {"schema": schema, "ref": reference, "at": LOCAL.replace(tzinfo=datetime.UTC)}
+    assert snapshot(value, None, OPTIONS.with_options(tz_aware=True, tzinfo=datetime.UTC)) == value

@@ -89,6 +89,8 @@ def test_retry_and_snooze_are_never_at_once() -> None:
     assert after(claimed(), Failed(Retry(after=0), 0)).next_run_at == LATER + timedelta(milliseconds=1)
     assert after(claimed(), Snoozed(Snooze(after=0))).next_run_at == LATER + timedelta(milliseconds=1)
     assert after(claimed(), Snoozed(Snooze(until=LATER - timedelta(days=1)))).next_run_at > LATER
+    assert (Snooze(after=timedelta(hours=1)).after, Retry(after=timedelta(minutes=2)).after) == (3600, 120)
+    assert str(Snooze(after=timedelta(hours=1))) == "for 3600 s"
 
 
 def test_run_that_succeeded_keeps_its_result_although_its_schedule_has_ended() -> None:

@@ -176,6 +176,7 @@ class WithInitVar:
     [
         (5, "5 cannot be the type of a payload"),
         (WithInitVar, "WithInitVar.b is an InitVar"),
+        (WithInitVar(1, 2), "must be a class, not an instance of it: write payload=WithInitVar"),
         (list["Order"], "'Order' cannot be the type"),
     ],
 )

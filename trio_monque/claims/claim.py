@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from datetime import timedelta
 from functools import partial
 from types import TracebackType
 from typing import Any, Generic, Protocol, Self, TypeVar
@@ -12,7 +13,7 @@ import anyio
 import trio
 
 from ..call_context import async_calls
-from ..checks import check_seconds
+from ..checks import checked_seconds
 from ..engine.run import Run
 from ..engine.run_end import CancelReason
 from ..errors import ClaimLostError, InvalidUpdateError, MonqueConnectionError, MonqueError
@@ -166,15 +167,16 @@ class Claim(Generic[DocT]):
             )
         return ended
 
-    async def release(self, delay: float = 0.0) -> None:
-        """Release the document without counting the attempt. Any instance may claim it after `delay` seconds.
+    async def release(self, delay: float | timedelta = 0.0) -> None:
+        """Release the document without counting the attempt. Any instance may claim it after `delay`: seconds, or a
+        timedelta.
 
         Raises:
             ClaimLostError, InvalidUpdateError, MonqueConnectionError: As for `finish`.
         """
-        check_seconds("delay", delay, zero=True)
+        released = Released(checked_seconds("delay", delay))
         try:
-            await self._loop.carry_out(self._run, self._end, Released(delay))
+            await self._loop.carry_out(self._run, self._end, released)
         except InvalidUpdateError:
             self._work.unanswered = None
             raise

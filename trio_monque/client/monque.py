@@ -160,7 +160,7 @@ class Monque:
                 after which the whole transaction may be tried again is raised as the driver's, and a
                 lost race for a unique key is one.
             run_at: When it is due, timezone-aware; by default now. A moment that has passed is due at once.
-            delay: Seconds from now, instead of `run_at`.
+            delay: Seconds from now, or a timedelta, instead of `run_at`.
             start_by: If no run has begun by then (timezone-aware), the job is cancelled. Only the first run is limited.
             unique_key: At most one pending or processing job of this name has this key: if there is
                 one already, `on_conflict` says what the call does. It returns that job.
@@ -170,7 +170,7 @@ class Monque:
                 "replace" with another due date: `delay` seconds from now, and at most `max_wait` from the first of
                 such calls. If the answer of the database was lost, the call replaces once more: then the job may run
                 once more, too.
-            max_wait: Seconds; only with "debounce". None for no limit.
+            max_wait: Seconds, or a timedelta; only with "debounce". None for no limit.
             max_attempts: After how many failures this job is `failed`, instead of its worker's.
             max_rescues: How many deaths in a row it may cause, instead of the scheduler's.
             timeout: Seconds that one run may take, instead of its worker's.
@@ -249,7 +249,7 @@ class Monque:
             worker, data: As for `enqueue`.
             unique_key: Makes it a declaration: if a pending or processing job of this name has the
                 key, the call stores no second one. Without a key, each call makes another job.
-            timezone: The IANA name of the zone of `cron`; "UTC" by default.
+            timezone: The zone of `cron`, or its IANA name; "UTC" by default.
             on_exhausted: What an occurrence that used up its retries means: "continue" with the next
                 one, which is the default, or "fail".
             on_conflict: If the key is in use: "keep" the job as it is, or "update" its cron, time zone,

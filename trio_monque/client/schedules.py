@@ -13,15 +13,15 @@ from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime
 from typing import Any, Final, TypedDict, Unpack
+from zoneinfo import ZoneInfo
 
 from ..checks import check_known
 from ..errors import InvalidOptionError, MonqueConnectionError, MonqueError
-from ..jobs import cron as cron_lines
-from ..jobs import transitions
+from ..jobs import schedule_preview, transitions
 from ..jobs.conditional_write import Transition, applied
-from ..jobs.cron import SchedulePreview
 from ..jobs.job import Job, JobStatus
 from ..jobs.new_job import Draft, NewSchedule, check_order, name_of
+from ..jobs.schedule_preview import SchedulePreview
 from ..jobs.stored_value_limits import TypedWorker, check_payload
 from ..log import logger_of
 from ..store import job_changes
@@ -42,7 +42,7 @@ class ScheduleOptions(TypedDict, total=False):
     """Options of one schedule; see `Monque.schedule`."""
 
     unique_key: str | None
-    timezone: str
+    timezone: str | ZoneInfo
     on_exhausted: str
     version: int | None
     meta: Mapping[str, str] | None
@@ -82,15 +82,19 @@ def schedule(
         raise InvalidOptionError("on_conflict", on_conflict, f"must be one of {', '.join(ON_CONFLICT)}")
     check_order(cron, worker)
     draft = draft_of(context, NewSchedule(name=name_of(worker), cron=cron, data=data, **options), worker)
+    for warning in schedule_preview.warnings_of(cron):
+        logger.warning("schedule %s: %s", draft.new.name, warning, extra={"job_name": draft.new.name})
     return Declare(context, draft, on_conflict)
 
 
-def preview(context: ClientContext, cron: str, timezone: str = "UTC", count: int = 5) -> Operation[SchedulePreview]:
+def preview(
+    context: ClientContext, cron: str, timezone: str | ZoneInfo = "UTC", count: int = 5
+) -> Operation[SchedulePreview]:
     """Return what a schedule means, in words and as its next runs; store nothing.
 
     Args:
         cron: Five fields, or an alias such as @daily.
-        timezone: The IANA name of the zone of `cron`.
+        timezone: The zone of `cron`, or its IANA name.
         count: How many runs.
 
     Raises:
@@ -99,8 +103,8 @@ def preview(context: ClientContext, cron: str, timezone: str = "UTC", count: int
         MonqueConnectionError: The database was asked for its time, and did not answer.
     """
     # Invalid arguments raise before the database is asked.
-    cron_lines.preview(cron, timezone, count, context.clock.now())
-    return Read(lambda: cron_lines.preview(cron, timezone, count, context.now()))
+    schedule_preview.preview(cron, timezone, count, context.clock.now())
+    return Read(lambda: schedule_preview.preview(cron, timezone, count, context.now()))
 
 
 def _declared(context: ClientContext, draft: Draft, on_conflict: str) -> Job:

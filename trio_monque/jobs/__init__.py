@@ -1,7 +1,6 @@
 """What a job is and how it may change. Pure: no clock, no MongoDB, no trio."""
 
 from .bulk_changes import BulkFailure, BulkResult
-from .cron import SchedulePreview
 from .endings import JobCancelledError, JobDeletedError, JobEndedError, JobFailedError
 from .enqueued import Enqueued
 from .instance import Instance
@@ -9,6 +8,7 @@ from .job import Job, JobStatus
 from .job_query import JobFilter, JobSort
 from .job_selector import JobSelector, Selection
 from .new_job import NewJob
+from .schedule_preview import SchedulePreview
 from .verdicts import Discard, Retry, Snooze
 from .views import BrokenDocument, CursorPage, QueueDepth, QueueStats, QueueView, WorkerView
 

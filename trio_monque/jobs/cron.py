@@ -1,4 +1,4 @@
-"""Computes when a cron expression is due next, and describes it in English. Pure: the moment is given.
+"""Computes when a cron expression is due next. Pure: the moment is given.
 
 cronsim parses the fields and knows the calendar. The time zone is ours, with the clock changes of summer and winter:
 cronsim walks a plain wall clock that never changes, and this file converts its readings to moments in time. (Given a
@@ -10,9 +10,7 @@ The rules for users are on docs/explanation/schedules.md.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
 from functools import cache
 from typing import Final
@@ -49,32 +47,12 @@ LONGEST: Final = 1000
 MOST_OCCURRENCES: Final = 1000
 """The most occurrences of one call. Each takes 20 to 50 µs, in the event loop of the caller."""
 
-ENDINGS: Final = {"1": "st", "2": "nd", "3": "rd"}
-"""cronsim writes "the 21th day": these are the correct endings."""
-
 # Files in the directory of the time zone database that are not zones: the host's own setting, and a placeholder.
 NO_ZONES: Final = {"localtime", "Factory"}
 
 # cronsim gives up after 50 years without a match. The rarest valid schedule, 29 February on a given weekday, has gaps
 # of 40 years at most. So one search from any fixed moment decides whether an expression ever matches.
 SOME_MOMENT: Final = datetime(2000, 1, 1, tzinfo=UTC)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SchedulePreview:
-    """The meaning of a schedule, to check it before it is declared.
-
-    Attributes:
-        expression: The five fields, as they are stored.
-        timezone: The IANA name of the schedule's time zone.
-        description: The schedule in English.
-        runs: The next due dates, in UTC.
-    """
-
-    expression: str
-    timezone: str
-    description: str
-    runs: tuple[datetime, ...]
 
 
 # --- Validation ---
@@ -86,7 +64,7 @@ def normalised(expression: str) -> str:
     Raises:
         InvalidCronError: The expression is invalid, or never due.
     """
-    fields = _five_fields(expression)
+    fields = five_fields(expression)
     _first(expression, fields, UTC, SOME_MOMENT)
     return fields
 
@@ -95,20 +73,21 @@ def check_timezone(expression: str, timezone: object) -> str:
     """Returns the name of the time zone of `expression`, if the zone exists; None means UTC.
 
     It accepts the names of the IANA database, spelled as there: not the host's own zone, and not a name in another case
-    that only a case-insensitive file system would find.
+    that only a case-insensitive file system would find. A ZoneInfo counts as its name.
 
     Raises:
         InvalidCronError: There is no such zone on this machine.
     """
     if timezone is None or timezone == "UTC":
         return "UTC"  # Known without a database: Windows has none of its own.
-    if isinstance(timezone, str) and timezone in zone_names():
-        return timezone
+    name = timezone.key if isinstance(timezone, ZoneInfo) else timezone
+    if isinstance(name, str) and (name == "UTC" or name in zone_names()):
+        return name
     if not zone_names():
         advice = "this machine has no time zone database: install the package tzdata ('pip install tzdata')"
     else:
-        advice = "an IANA name such as 'Europe/Berlin' is expected"
-    raise InvalidCronError(expression, f"its time zone {shown(timezone)} is unknown; {advice}")
+        advice = "an IANA name such as 'Europe/Berlin', or a ZoneInfo that has one, is expected"
+    raise InvalidCronError(expression, f"its time zone {shown(timezone)} is unknown; {advice}", is_of_fields=False)
 
 
 # --- Due dates ---
@@ -149,7 +128,7 @@ def occurrences(expression: str, timezone: str | None, after: datetime, count: i
         raise InvalidOptionError("after", after, "needs a time zone, such as that of datetime.now(UTC)")
     if type(count) is not int or not 1 <= count <= MOST_OCCURRENCES:
         raise InvalidOptionError("count", count, f"a whole number from 1 to {MOST_OCCURRENCES} is expected")
-    fields = _five_fields(expression)
+    fields = five_fields(expression)
     zone = _zone(expression, timezone)
     found: list[datetime] = []
     for _ in range(count):
@@ -158,29 +137,10 @@ def occurrences(expression: str, timezone: str | None, after: datetime, count: i
     return tuple(found)
 
 
-def preview(expression: str, timezone: str | None, count: int, after: datetime) -> SchedulePreview:
-    """Describes a schedule in English, and lists its next `count` runs after `after`.
-
-    Args:
-        expression: Five fields, or one of the aliases.
-        timezone: The IANA name of the time zone of the expression; None for UTC.
-        count: 1 to 1000.
-        after: A timezone-aware moment.
-
-    Raises:
-        InvalidCronError: The expression or the zone is invalid, or it is never due.
-        InvalidOptionError: `after` has no time zone, or `count` is out of range.
-    """
-    runs = occurrences(expression, timezone, after, count)
-    fields = _five_fields(expression)
-    name = check_timezone(expression, timezone)
-    return SchedulePreview(expression=fields, timezone=name, description=_described(fields, name), runs=runs)
-
-
 # --- From the fields to a wall clock, and from there to moments ---
 
 
-def _five_fields(expression: object) -> str:
+def five_fields(expression: object) -> str:
     if not isinstance(expression, str):  # A stored expression may have any type.
         raise InvalidCronError(expression, "it is not a string")
     if len(expression) > LONGEST or not expression.isascii():
@@ -267,7 +227,8 @@ def _zone(expression: str, timezone: str | None) -> tzinfo:
     try:
         return UTC if name == "UTC" else ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError) as error:  # The file existed when the names were read.
-        raise InvalidCronError(expression, f"its time zone {shown(timezone)} cannot be read: {error}") from error
+        problem = f"its time zone {shown(timezone)} cannot be read: {error}"
+        raise InvalidCronError(expression, problem, is_of_fields=False) from error
 
 
 # --- Texts ---
@@ -279,9 +240,3 @@ def _problem(fields: str, error: CronSimError) -> str:
         return str(error)
     given = fields.split()[list(TAKEN).index(name)]
     return f"its {name} {shown(given)} is not understood; it takes {TAKEN[name]}, with lists, ranges and steps"
-
-
-def _described(fields: str, zone: str) -> str:
-    words = CronSim(fields, SOME_MOMENT).explain()
-    words = re.sub(r"(?<=[02-9])([123])th\b", lambda found: found[1] + ENDINGS[found[1]], words)
-    return f"{words}, {zone if zone == 'UTC' else f'{zone} time'}."

@@ -6,7 +6,7 @@ import inspect
 import re
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import Enum
 from typing import (
     TYPE_CHECKING,
@@ -20,6 +20,7 @@ from typing import (
     overload,
     runtime_checkable,
 )
+from zoneinfo import ZoneInfo
 
 from bson import Code, ObjectId
 
@@ -63,11 +64,11 @@ class JobOptions(TypedDict, total=False):
     """The options of one job besides its name and data; see NewJob."""
 
     run_at: datetime | None
-    delay: float | None
+    delay: float | timedelta | None
     start_by: datetime | None
     unique_key: str | None
     on_conflict: OnConflict
-    max_wait: float | None
+    max_wait: float | timedelta | None
     max_attempts: int | None
     max_rescues: int | None
     timeout: float | None
@@ -84,12 +85,13 @@ class NewJob:
         data: Any BSON value, or an instance of a class with fields, which is stored as a document of these fields. If
             you pass a worker, the data are checked at once, and this attribute is their stored form.
         run_at: When it is due, timezone-aware; None for now. A moment in the past is due at once.
-        delay: Seconds from now, instead of `run_at`.
+        delay: Seconds from now, or a timedelta, instead of `run_at`. This attribute is in seconds.
         start_by: If no run has begun by then (timezone-aware, compared with the server's time), the job is cancelled.
         unique_key: At most one pending or processing job of this name has this key.
         on_conflict: What happens if a job has the key already: "keep" it, "replace" its data and its due date, or
             "debounce" it: replace its data, and let it wait for `delay` once more.
-        max_wait: With "debounce", how many seconds the calls may delay the job in all, from the first one on.
+        max_wait: With "debounce", how many seconds the calls may delay the job in all, from the first one on. Given and
+            kept as `delay` is.
         max_attempts: After how many failures this job is `failed`, instead of its worker's.
         max_rescues: How many deaths in a row it may cause, instead of the scheduler's.
         timeout: Seconds that one run may take, instead of its worker's.
@@ -126,6 +128,10 @@ class NewJob:
             # The stored form: later changes of the caller's object have no effect.
             object.__setattr__(self, "data", worker.stored(self.data))
             object.__setattr__(self, "name", worker.name)
+        for option in ("delay", "max_wait"):
+            given: object = getattr(self, option)
+            if isinstance(given, timedelta):
+                object.__setattr__(self, option, given.total_seconds())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,7 +141,7 @@ class NewSchedule:
     Attributes:
         name, data, unique_key, meta: As in NewJob.
         cron: Five fields, or an alias such as @daily.
-        timezone: The IANA name of the time zone of `cron`.
+        timezone: The time zone of `cron`, or its IANA name.
         on_exhausted: What happens after an occurrence that used up its retries: "continue" with the next, or "fail".
         version: A whole number from 1. A declaration of a lower version, or of none, does not change this one.
     """
@@ -144,7 +150,7 @@ class NewSchedule:
     cron: str
     data: Any = None
     unique_key: str | None = None
-    timezone: str = "UTC"
+    timezone: str | ZoneInfo = "UTC"
     on_exhausted: str = "continue"
     version: int | None = None
     meta: Mapping[str, str] | None = None

@@ -13,7 +13,7 @@ from bson.codec_options import CodecOptions
 from ..errors import InvalidPayloadError, PayloadTooLargeError
 from ..options_and_defaults import LARGEST_PAYLOAD
 from ..payloads.payload_type import BUILTINS, stored_instance
-from ..payloads.problems import ValueProblem, why_unstorable
+from ..payloads.problems import ValueProblem, why_misread, why_unstorable
 from ..safe_text import LONGEST_TEXT, one_line, without_secrets
 
 T = TypeVar("T")
@@ -32,6 +32,9 @@ all of them: such a job could be enqueued, but never be claimed by its id (measu
 # Each level is an element of one of these types: a document, an array, code with a scope. To count bytes is cheap, so
 # only data that may be too deep are walked.
 _TYPES_WITH_PARTS: Final = (b"\x03", b"\x04", b"\x0f")
+_DATE: Final = b"\x09"
+_REFERENCE: Final = b"$ref\0"
+"""The type of a date, and a key of a reference. Only data with these bytes are walked for what would be misread."""
 _CONTAINERS: Final = frozenset({dict, list, DBRef, Code})
 
 
@@ -158,6 +161,8 @@ def _stored_and_read(data: Any, maximum: int | None, codec_options: CodecOptions
         raise InvalidPayloadError(
             f"the job's {what} can be stored as BSON, but not be read again: {problem}"
         ) from error
+    if (_DATE in encoded or _REFERENCE in encoded) and (misread := why_misread(data, what, codec_options)):
+        raise InvalidPayloadError(f"the job's {what} would not be read as it is: {misread}")
     if sum(map(encoded.count, _TYPES_WITH_PARTS)) > DEEPEST and _is_too_deep(read):
         raise InvalidPayloadError(
             f"the job's {what} is nested more than {DEEPEST} levels deep, which MongoDB cannot store: flatten it"

@@ -9,10 +9,10 @@ into another transition from a fresh copy. The handler does not run again for th
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
-from ..checks import check_seconds, checked_moment
+from ..checks import checked_moment, checked_seconds
 from ..errors import InvalidOptionError
 
 # --- Exceptions that a handler may raise ---
@@ -23,39 +23,35 @@ class Retry(Exception):  # noqa: N818  # It is not an error, but an instruction.
 
     Args:
         reason: Becomes the job's `fail_reason`.
-        after: Seconds until the next attempt; None for the backoff.
+        after: Seconds until the next attempt, or a timedelta; None for the backoff.
     """
 
     after: float | None = None  # For a subclass whose __init__ does not call this one.
 
-    def __init__(self, reason: str = "", *, after: float | None = None) -> None:
-        if after is not None:
-            check_seconds("after", after, zero=True)
+    def __init__(self, reason: str = "", *, after: float | timedelta | None = None) -> None:
         given: object = reason
         if isinstance(given, int | float):
             raise InvalidOptionError("reason", given, "must be a string: write Retry(after=...) for seconds")
         super().__init__(reason)
-        self.after = after
+        self.after = None if after is None else checked_seconds("after", after)
 
 
 class Snooze(Exception):  # noqa: N818
     """Runs the job again later, without counting a failure. Give one of the two arguments.
 
     Args:
-        after: Seconds from now.
+        after: Seconds from now, or a timedelta.
         until: A timezone-aware moment.
     """
 
     after: float | None = None
     until: datetime | None = None
 
-    def __init__(self, *, after: float | None = None, until: datetime | None = None) -> None:
+    def __init__(self, *, after: float | timedelta | None = None, until: datetime | None = None) -> None:
         if (after is None) == (until is None):
             raise InvalidOptionError("after", after, "give either after= or until=")
-        if after is not None:
-            check_seconds("after", after, zero=True)
-        super().__init__(f"for {after:g} s" if after is not None else f"until {until}")
-        self.after = after
+        self.after = None if after is None else checked_seconds("after", after)
+        super().__init__(f"for {self.after:g} s" if self.after is not None else f"until {until}")
         self.until = None if until is None else checked_moment("until", until)
 
 

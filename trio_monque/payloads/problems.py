@@ -17,6 +17,7 @@ from typing import Any, Final, TypeGuard
 from uuid import UUID
 
 import bson
+from bson import DBRef
 from bson.codec_options import CodecOptions
 from bson.raw_bson import RawBSONDocument
 
@@ -64,6 +65,38 @@ def why_unstorable(value: object, root: str, codec_options: CodecOptions[Any]) -
         elif problem := _problem_of(one, codec_options):
             return f"{path} {problem}"
     return None
+
+
+def why_misread(value: object, root: str, codec_options: CodecOptions[Any]) -> str | None:
+    """Describes the first value that MongoDB stores, and gives back as another one; None if there is none.
+
+    A datetime without a time zone is stored as if it was in UTC, which `datetime.now()` is not. And a document with
+    "$ref" and "$id" is read as a reference.
+
+    Args:
+        value: A value that the encoder has accepted.
+        root: The name of the value in messages, before the path inside it.
+        codec_options: The options with which it was encoded.
+    """
+    walked: list[tuple[str, object]] = [(root, value)]
+    while walked:
+        path, one = walked.pop()
+        if isinstance(one, datetime.datetime) and one.utcoffset() is None:
+            return f"{path} {described(one)} has no time zone: give it one, for example datetime.now(UTC)"
+        if not _has_parts(one):
+            continue
+        if isinstance(one, Mapping) and "$ref" in one and _is_read_as_a_reference(one, codec_options):
+            return (
+                f"{path} has the keys '$ref' and '$id', and would be read as a bson.DBRef: rename one of them, or "
+                "store a DBRef"
+            )
+        walked.extend((f"{path}[{shown(key)}]", inner) for key, inner in reversed(list(_parts(one))))
+    return None
+
+
+def _is_read_as_a_reference(document: Mapping[Any, Any], codec_options: CodecOptions[Any]) -> bool:
+    encoded = bson.encode({"": document}, codec_options=codec_options)
+    return isinstance(bson.decode(encoded, codec_options=codec_options.with_options(document_class=dict))[""], DBRef)
 
 
 def _has_parts(value: object) -> TypeGuard[Mapping[Any, Any] | list[Any] | tuple[Any, ...]]:

@@ -11,6 +11,7 @@ from ..errors import InvalidOptionError, WorkerRegistrationError
 from ..jobs.job import Job
 from ..jobs.new_job import NewJob, check_name
 from ..jobs.retry_policy import ErrorTypes
+from ..payloads.declared_types import kind_of, name_of
 from ..payloads.payload_type import PayloadType
 
 HIGHEST_PRIORITY = 10
@@ -148,6 +149,11 @@ def _error_types(option: str, given: object) -> ErrorTypes | None:
 
 
 def _type_of(option: str, given: Any) -> PayloadType:
+    kind = kind_of(type(given))
+    if kind is not None and not callable(given):
+        raise InvalidOptionError(
+            option, given, f"must be a class, not an instance of it: write {option}={name_of(type(given))}"
+        )
     declared = PayloadType(given)
     try:
         declared.prepare()

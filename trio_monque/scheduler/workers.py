@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from types import MappingProxyType, UnionType
 from typing import Any, Generic, TypeVar, Unpack, get_args, get_origin, get_type_hints, overload
+from zoneinfo import ZoneInfo
 
 from ..checks import problem_of_handler
 from ..errors import InvalidOptionError, WorkerRegistrationError
@@ -124,7 +125,7 @@ class Workers(Generic[Resources]):
         *,
         payload: Callable[..., T],
         data: T,
-        timezone: str = ...,
+        timezone: str | ZoneInfo = ...,
         on_exhausted: str = ...,
         version: int | None = ...,
         **options: Unpack[RegisterOptions],
@@ -138,7 +139,7 @@ class Workers(Generic[Resources]):
         *,
         payload: UnionType | None = ...,
         data: Any = ...,
-        timezone: str = ...,
+        timezone: str | ZoneInfo = ...,
         on_exhausted: str = ...,
         version: int | None = ...,
         **options: Unpack[RegisterOptions],
@@ -149,7 +150,7 @@ class Workers(Generic[Resources]):
         expression: str,
         name: str,
         *,
-        timezone: str = "UTC",
+        timezone: str | ZoneInfo = "UTC",
         data: Any = None,
         on_exhausted: str = "continue",
         version: int | None = None,
@@ -165,7 +166,7 @@ class Workers(Generic[Resources]):
             expression: Five fields (minute, hour, day of month, month, day of week), or an alias such as
                 "@daily".
             name: As in `register`.
-            timezone: The IANA name of the time zone of the expression.
+            timezone: The time zone of the expression, or its IANA name.
             data: The payload.
             on_exhausted: What happens when an occurrence uses up its retries: "continue" with the next one, or "fail".
             version: A whole number from 1; raise it when you change the schedule. A release with a lower one, or with

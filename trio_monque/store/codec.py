@@ -55,12 +55,13 @@ class RawDocument(RawBSONDocument):
 class Codec:
     """Reads and writes jobs with a caller's codec options.
 
-    The caller's options decide about `data` and the other values that handlers store (naive dates, other UUIDs, custom
-    types). Our own fields are always timezone-aware and of built-in types.
+    The caller's options decide about `data` and the other values that handlers store (UUIDs, custom types, the time
+    zone of dates). Our own fields are of built-in types. All dates are timezone-aware: of a date without a time zone,
+    nothing says whether it is in UTC, so these are refused, and what a handler reads it can enqueue again.
     """
 
     def __init__(self, callers: CodecOptions[Any]) -> None:
-        self.callers = callers
+        self.callers = callers = callers if callers.tz_aware else callers.with_options(tz_aware=True, tzinfo=UTC)
         # Most options change only values that handlers store, and the dates of our own fields, which are easily
         # converted. Other options may change our own fields further, for example a custom decoder for str. With those,
         # documents are read as bytes, and decoded twice.

@@ -16,11 +16,12 @@ from ...client import schedules
 from ...client.operation import Operation
 from ...clock import wall_clock
 from ...errors import InvalidCronError
-from ...jobs import cron as cron_lines
-from ...jobs.cron import MOST_OCCURRENCES, SchedulePreview
+from ...jobs import schedule_preview
+from ...jobs.cron import MOST_OCCURRENCES
 from ...jobs.enqueued import ON_CONFLICT
 from ...jobs.job import Job
 from ...jobs.new_job import ON_EXHAUSTED
+from ...jobs.schedule_preview import SchedulePreview
 from ...store.job_json import iso, job_as_json, value_from_json
 from ..exit_statuses import SUCCEEDED
 from ..output import due, moment, print_columns, print_json, warn
@@ -201,7 +202,7 @@ def schedule(
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def preview(cron: str, *, timezone: str, count: int, as_json: bool) -> int:
     """Say what CRON means, in words and as its next runs, by the clock of this machine. Needs no database."""
-    found = cron_lines.preview(cron, timezone, count, wall_clock())
+    found = schedule_preview.preview(cron, timezone, count, wall_clock())
     if as_json:
         runs = [iso(run) for run in found.runs]
         print_json(
@@ -210,11 +211,14 @@ def preview(cron: str, *, timezone: str, count: int, as_json: bool) -> int:
                 "timezone": found.timezone,
                 "description": found.description,
                 "runs": runs,
+                "warnings": list(found.warnings),
             }
         )
     else:
         click.echo(found.description)
         _print_runs(found)
+        for warning in found.warnings:
+            warn(f"warning: {warning}")
     return SUCCEEDED
 
 
@@ -260,7 +264,7 @@ def _print_schedule(job: Job, now: datetime, *, is_new: bool, is_kept: bool) -> 
         click.echo("It does not recur.")
         return
     try:
-        found = cron_lines.preview(job.repeat_interval, job.timezone, _RUNS_SHOWN, now)
+        found = schedule_preview.preview(job.repeat_interval, job.timezone, _RUNS_SHOWN, now)
     except InvalidCronError as error:  # Another program has stored it.
         warn(f"warning: {error}")
         return
