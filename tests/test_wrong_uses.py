@@ -110,7 +110,7 @@ WRONG: dict[str, tuple[Callable[[Any], Awaitable[object]], type[MonqueError], st
         r"coroutine of a handler that was called. Write enqueue\(handler, data\)",
     ),
     "timedelta": (
-        lambda db: untyped(db).enqueue("greet", delay=timedelta(5)),
+        lambda db: untyped(db).enqueue("greet", timeout=timedelta(5)),
         InvalidOptionError,
         r"must be a number of seconds: write .total_seconds\(\)",
     ),

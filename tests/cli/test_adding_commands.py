@@ -307,7 +307,7 @@ def test_step_that_never_steps_is_warned_about(
     assert run_program(["preview", "*/90 * * * *", "--json"]) == 0
     [only] = json.loads(capsys.readouterr().out)["warnings"]
     assert only.startswith(warning)
-    # Also a program that declares such a schedule hears of it.
+    # A program that declares such a schedule logs it.
     command("schedule", "*/90 * * * *", "sync")
     assert any(f"schedule sync: {warning}" in record.getMessage() for record in caplog.records)
 

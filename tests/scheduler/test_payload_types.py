@@ -203,7 +203,7 @@ async def test_data_that_an_old_worker_cannot_read_waits_for_the_new_one(
         got.append("old")
 
     async with open_test_scheduler(workers) as scheduler:
-        job = await scheduler.enqueue("charge", {"amount": "1.50"})
+        job = await monque.enqueue("charge", {"amount": "1.50"})  # Another process, of the new release.
         await drain(scheduler)
         failed = await monque.get_job(job.id)
         assert failed is not None
@@ -247,7 +247,7 @@ async def test_data_that_cannot_be_read_fails_for_good_where_that_is_asked_for(
     workers.register("charge", lambda job: None, **options)
     stored = {"price": 1} if options["payload"] is Discarding else {}
     async with open_test_scheduler(workers) as scheduler:
-        job = await scheduler.enqueue("charge", stored)
+        job = await monque.enqueue("charge", stored)
         await drain(scheduler)
         failed = await monque.get_job(job.id)
     assert failed is not None
@@ -278,7 +278,7 @@ async def test_class_of_the_payload_may_ask_for_another_attempt(
     workers = Workers()
     workers.register("charge", lambda job: counts.append(job.fail_count), payload=Early)
     async with open_test_scheduler(workers) as scheduler:
-        await scheduler.enqueue("charge", {"price": 1})
+        await monque.enqueue("charge", {"price": 1})
         await drain(scheduler)
         await advance(4)
         assert calls == [1]

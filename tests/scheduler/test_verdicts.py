@@ -298,7 +298,7 @@ async def test_payload_makes_the_data_and_data_that_it_cannot_read_fails_the_job
         await scheduler.enqueue("number", "7")
         await drain(scheduler)
         await assert_enqueued(scheduler, status="completed", count=2)
-        await scheduler.enqueue("email", {"from": "a@b.c"}, max_attempts=2)
+        await monque.enqueue("email", {"from": "a@b.c"}, max_attempts=2)
         await scheduler.enqueue("number", "seven", max_attempts=2)
         await drain(scheduler)
         await assert_enqueued(scheduler, status="pending", count=2)

@@ -251,6 +251,9 @@ async def waits(monque: Monque) -> list[Any]:
     length: int = (await monque.wait_job(await monque.enqueue(send, Email("a")))).result
     address: str = monque.sync.wait_job(monque.sync.enqueue(plain, Email("a"))).result
     stored: int = (await monque.wait_job(await monque.enqueue(store, b"a"))).result
+    sized: UUID = ordered.loaded_result(job.result).id
+    plainly: str = plain.loaded_result(None)
+    unsized: str = ordered.loaded_result(None)  #! mypy: assignment, pyright: reportAssignmentType
     bare: Job = job
     typed: Job[Order] = job
     other: Job[str] = job  #! mypy: assignment, pyright: reportAssignmentType
@@ -260,7 +263,22 @@ async def waits(monque: Monque) -> list[Any]:
     wrong: str = (await monque.wait_job(typed)).result  #! mypy: assignment, pyright: reportAssignmentType
     ended = monque.sync.wait_job(await monque.enqueue(send, Email("a")))
     unlike: str = ended.result  #! mypy: assignment, pyright: reportAssignmentType
-    return [found, ids, length, address, stored, whatever, by_name, mixed, other, wrong, unlike]
+    return [
+        found,
+        ids,
+        length,
+        address,
+        stored,
+        whatever,
+        by_name,
+        mixed,
+        other,
+        wrong,
+        unlike,
+        sized,
+        plainly,
+        unsized,
+    ]
 
 
 # --- Transactions ---

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Final, Self, TypeVar
 
 from ..errors import MonqueConnectionError
+from ..jobs.stored_value_limits import WorkerHere
 from ..jobs.views import NO_WORKERS, QueueDepth, QueueStats, WorkerView
 from ..log import logger_of
 from ..options_and_defaults import ClientConfig
@@ -18,6 +19,7 @@ from ..store.job_collection import JobCollection
 from ..store.types import Database, IndexModel
 from .server_time import ServerTime
 from .stats_cache import StatsCache
+from .unserved_names import UnservedNames
 
 logger = logger_of()
 
@@ -36,6 +38,8 @@ class ClientContext(ServerTime):
         stats: Cached counts of one name each; `stats_by_name` has those of all names at once, and `depths` those for
             monitors.
         workers_here: Returns the workers of the scheduler that this client is, by name.
+        worker_here: Returns the worker of a name of that scheduler; None if it has none.
+        unserved: Warns about names that no live instance runs.
     """
 
     def __init__(
@@ -43,6 +47,7 @@ class ClientContext(ServerTime):
         jobs: JobCollection,
         config: ClientConfig,
         workers_here: Callable[[], Mapping[str, WorkerView]] = lambda: NO_WORKERS,
+        worker_here: Callable[[str], WorkerHere | None] = lambda _: None,
     ) -> None:
         super().__init__(jobs)
         self.jobs = replace(jobs, has_indexes=not config.skip_index_creation)
@@ -51,6 +56,8 @@ class ClientContext(ServerTime):
         self.stats_by_name: StatsCache[Mapping[str, QueueStats]] = StatsCache(config.stats_cache_ttl)
         self.depths: StatsCache[Mapping[str, QueueDepth]] = StatsCache(config.stats_cache_ttl)
         self.workers_here = workers_here
+        self.worker_here = worker_here
+        self.unserved = UnservedNames(lambda name: worker_here(name) is not None)
         self._indexing = threading.Lock()
         self._indexed = config.skip_index_creation
         self._were_indexed = False  # Once, perhaps before a drop.
@@ -62,6 +69,7 @@ class ClientContext(ServerTime):
         db: Database,
         config: ClientConfig,
         workers_here: Callable[[], Mapping[str, WorkerView]] = lambda: NO_WORKERS,
+        worker_here: Callable[[str], WorkerHere | None] = lambda _: None,
     ) -> Self:
         """Make the context of a client. Nothing is sent. Raise InvalidDatabaseError if `db` is not a database."""
         if config.write_concern != "majority":
@@ -76,7 +84,7 @@ class ClientContext(ServerTime):
             write_concern=config.write_concern,
             operation_timeout=config.operation_timeout,
         )
-        return cls(jobs, config, workers_here)
+        return cls(jobs, config, workers_here, worker_here)
 
     def forget_statistics(self) -> None:
         """Let the next call count again: after the end of a scheduler, the counts of its time would be wrong."""

@@ -14,7 +14,7 @@ applied, or be applied later. What makes it safe to send again:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar, Unpack
@@ -25,13 +25,21 @@ from ..jobs.enqueued import Enqueued, Outcome
 from ..jobs.job import Job, with_result_reader
 from ..jobs.meta import checked_meta
 from ..jobs.new_job import Draft, JobOptions, Named, NewJob, NewSchedule, check_keeps, check_new, name_of
-from ..jobs.stored_value_limits import TypedWorker, check_payload, plain_data, result_reader_of
+from ..jobs.stored_value_limits import (
+    TypedWorker,
+    check_payload,
+    plain_data,
+    result_reader_of,
+    takes_data,
+    unpacked,
+)
 from ..store import indexes, inserting, replacing
 from ..store.codec import document_of
 from ..store.inserting import Parcel
 from ..store.replacing import Replacement
 from ..store.types import ClientSession, ObjectId
 from .context import ClientContext
+from .fleet import read_instances
 from .operation import Operation, Read
 
 T = TypeVar("T")
@@ -147,13 +155,18 @@ def draft_of(context: ClientContext, new: NewJob | NewSchedule, worker: str | Na
         InvalidJobIdentifierError, InvalidPayloadError, PayloadTooLargeError, InvalidOptionError,
         InvalidCronError: The job is invalid; the message names what is wrong.
     """
+    is_checked = takes_data(worker) or (isinstance(new, NewJob) and new.is_checked)
     data = plain_data(worker, new.data)
     if data is not new.data:
         new = replace(new, data=data)
     if new.meta is not None:
         new = replace(new, meta=checked_meta(new.meta))
     check_new(new)
-    payload = check_payload(data, context.config.max_payload_size, context.jobs.codec.callers)
+    codec_options = context.jobs.codec.callers
+    payload = check_payload(data, context.config.max_payload_size, codec_options)
+    if not is_checked and (known := context.worker_here(new.name)) is not None:
+        # Enqueued by name: otherwise, ten attempts would fail before anyone reads why.
+        known.check_stored(unpacked(payload, codec_options))
     return Draft(ObjectId(), new, payload)
 
 
@@ -163,9 +176,18 @@ def draft_of(context: ClientContext, new: NewJob | NewSchedule, worker: str | Na
 def put(context: ClientContext, draft: Draft, session: ClientSession | None = None) -> Enqueued[Any]:
     """Insert one job, or do what its `on_conflict` says to the one that has its unique key."""
     if isinstance(draft.new, NewJob) and draft.new.on_conflict != "keep":
-        return replace_unique(context, draft)
+        replaced = replace_unique(context, draft)
+        notice_unserved(context, [draft])
+        return replaced
     job = insert(context, draft, session)
+    if session is None:
+        notice_unserved(context, [draft])
     return Enqueued(job, "created" if job.id == draft.id else "kept")
+
+
+def notice_unserved(context: ClientContext, drafts: Iterable[Draft]) -> None:
+    """Warn about the names of these jobs that no live instance runs, once a name. Only the first one costs a look."""
+    context.unserved.notice((draft.new.name for draft in drafts), partial(read_instances, context))
 
 
 def ensure_indexes_for(context: ClientContext, *new: NewJob | NewSchedule) -> None:
@@ -204,6 +226,8 @@ def insert_group(context: ClientContext, drafts: Sequence[Draft]) -> Sequence[Jo
     now = context.now()
     parcels = inserting.parcels((draft.at(now), draft.payload) for draft in drafts)
     refused = insert_parcels(context, parcels)
+    if not refused:
+        notice_unserved(context, drafts)
     return [refused.get(place, parcel.job) for place, parcel in enumerate(parcels)]
 
 

@@ -17,7 +17,7 @@ from ..store import inserting
 from ..store.inserting import Parcel
 from ..threads import starting_thread
 from .context import ClientContext
-from .enqueue import draft_of, ensure_indexes_for, insert_parcels, insert_unique, looked_up
+from .enqueue import draft_of, ensure_indexes_for, insert_parcels, insert_unique, looked_up, notice_unserved
 from .operation import Operation
 
 # A slice is at most one statement for jobs without unique keys and one for jobs with them. Larger slices gain little,
@@ -129,6 +129,7 @@ def _send(context: ClientContext, drafts: Sequence[Draft]) -> list[Job]:
             sent.jobs[place] = sent.jobs[first]
     if sent.errors:
         raise _partly(drafts, sent)
+    notice_unserved(context, drafts)
     return [sent.jobs[place] for place in range(len(drafts))]
 
 

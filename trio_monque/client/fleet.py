@@ -23,7 +23,7 @@ def instances(context: ClientContext) -> Operation[Sequence[Instance]]:
     Raises:
         MonqueConnectionError: The database cannot be reached or used.
     """
-    return Read(partial(_instances, context))
+    return Read(partial(read_instances, context))
 
 
 def paused(context: ClientContext) -> Operation[Sequence[str]]:
@@ -66,7 +66,8 @@ def resume(context: ClientContext, worker: str | Named) -> Operation[bool]:
     return _change_pauses(lambda: stored.resume(context.jobs, name))
 
 
-def _instances(context: ClientContext) -> Sequence[Instance]:
+def read_instances(context: ClientContext) -> Sequence[Instance]:
+    """Return the entries of all instances, each with whether it is live."""
     jobs, now = context.jobs, context.now()
     # In virtual time schedulers send no heartbeats: those of this run are alive because they are here.
     here = local_instance_ids(jobs.collection.full_name)

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from difflib import get_close_matches
 from typing import Final
 
 from ..options_and_defaults import LONGEST_BEAT, SHORTEST_BEAT
@@ -19,6 +20,10 @@ MOST_NAMES: Final = 1000
 MOST_NAMES_HELD: Final = 20
 """The entry of an instance lists at most MOST_NAMES names that it runs, and the numbers of held jobs for at most
 MOST_NAMES_HELD names: those with the most jobs."""
+
+
+_ALIKE: Final = 0.7
+"""How alike two names are, by difflib, if one may be the other misspelt."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,6 +88,17 @@ def clamped(interval: float | None) -> float:
     if interval is None or interval != interval:  # NaN is a number for MongoDB, but not an interval.
         return LONGEST_BEAT
     return min(max(interval, SHORTEST_BEAT), LONGEST_BEAT)
+
+
+def may_run(name: str, live: Iterable[Instance]) -> bool:
+    """Whether one of these instances runs the name, or may do: an entry lists the first thousand of its names."""
+    return any(name in one.names or len(one.names) >= MOST_NAMES for one in live)
+
+
+def similar_name(name: str, live: Iterable[Instance]) -> str | None:
+    """A name that one of these instances runs, and that may be meant by a misspelt one."""
+    near = get_close_matches(name, sorted({known for one in live for known in one.names}), n=1, cutoff=_ALIKE)
+    return near[0] if near else None
 
 
 def most_held(names: Iterable[str]) -> Mapping[str, int]:

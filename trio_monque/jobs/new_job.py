@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Mapping
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from datetime import datetime, timedelta
 from enum import Enum
 from typing import (
@@ -96,6 +96,7 @@ class NewJob:
         max_rescues: How many deaths in a row it may cause, instead of the scheduler's.
         timeout: Seconds that one run may take, instead of its worker's.
         meta: Strings that accompany the job, and are not its data: see `job.meta`.
+        is_checked: The data were checked against the `payload` of the worker that was passed.
     """
 
     name: str
@@ -111,6 +112,7 @@ class NewJob:
     max_rescues: int | None = None
     timeout: float | None = None
     meta: Mapping[str, str] | None = None
+    is_checked: bool = field(init=False, repr=False, compare=False, default=False)
 
     if TYPE_CHECKING:
         # The __init__ of the dataclass, with the type of `data` tied to the worker.
@@ -128,6 +130,7 @@ class NewJob:
             # The stored form: later changes of the caller's object have no effect.
             object.__setattr__(self, "data", worker.stored(self.data))
             object.__setattr__(self, "name", worker.name)
+            object.__setattr__(self, "is_checked", True)
         for option in ("delay", "max_wait"):
             given: object = getattr(self, option)
             if isinstance(given, timedelta):

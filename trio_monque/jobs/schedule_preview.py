@@ -20,7 +20,7 @@ ENDINGS: Final = {"1": "st", "2": "nd", "3": "rd"}
 """cronsim writes "the 21th day": these are the correct endings."""
 
 _FEW: Final = 3
-"""An uneven step that leaves at most so many values is worded as these values: `*/45` runs at minutes 0 and 45, and
+"""An uneven step with this number of values or fewer is worded as these values: `*/45` runs at minutes 0 and 45, and
 "every 45th minute" would promise the same distance between all of them."""
 
 

@@ -51,6 +51,13 @@ class TypedWorker(Protocol[T]):
         """Converts the stored form back to data. Raises UnreadablePayloadError."""
 
 
+class WorkerHere(Protocol):
+    """A worker of this process, for data that are enqueued by its name."""
+
+    def check_stored(self, stored: Any, /) -> None:
+        """Raises InvalidPayloadError if the worker cannot read the stored form."""
+
+
 class AsyncWorker(TypedWorker[T], Protocol[T, R_co]):
     """A Worker with an async handler: the result of its jobs is an `R`."""
 

@@ -22,13 +22,14 @@ class PayloadType:
 
     Attributes:
         name: The declared type, for messages.
+        is_type: A type is declared, and not a callable that makes the data.
     """
 
     def __init__(self, declared: Any) -> None:
         self.name = name_of(declared)
         self._declared = declared
-        self._is_type = _is_type(declared)
-        self._read: Read | None = None if self._is_type else declared
+        self.is_type = _is_type(declared)
+        self._read: Read | None = None if self.is_type else declared
         self._may_mistake = False
         kind = kind_of(declared)
         instances = get_origin(declared) or declared if kind is not None else declared
@@ -59,7 +60,7 @@ class PayloadType:
             ValueProblem: The data does not have the declared type, or cannot be stored.
             NameError: An annotation uses a name that cannot be found.
         """
-        if not self._is_type:
+        if not self.is_type:
             return stored_form(data) if isinstance(data, set | frozenset) else stored_instance(data)
         stored = stored_form(data)
         # Everything that is enqueued can be read: no check is as reliable as reading it.

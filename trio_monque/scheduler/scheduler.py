@@ -67,7 +67,9 @@ class Scheduler(SchedulerClient):
                 "`await nursery.start(run_scheduler, db, workers)`"
             )
         check_pool(check_database(db), CONNECTIONS_NEEDED + loop.further_connections)
-        self._open(ClientContext.of(db, config, self._workers_here), loop.call_listener)
+        self._open(
+            ClientContext.of(db, config, self._workers_here, lambda name: self._workers.get(name)), loop.call_listener
+        )
         self._config = config
         self._workers = Workers.copied(workers)
         self._event_delivery.add_all({} if listeners is None else listeners)
@@ -86,7 +88,9 @@ class Scheduler(SchedulerClient):
             for worker, own in self._workers.own_resources.items()
         }
         self._presence = parts.presence
-        start = SchedulerStart(self._context, self._db_threads, self._workers, parts.presence, self._sync)
+        start = SchedulerStart(
+            self._context, self._db_threads, self._workers, parts.presence, self._sync, config.instance_id
+        )
         life = Life(
             name="the scheduler",
             get_ready=start.get_ready,

@@ -10,10 +10,13 @@ import trio
 from ..client.context import ClientContext
 from ..client.local_wakeups import receiving_wakeups
 from ..client.sync_monque import SyncMonque
+from ..log import logger_of
 from ..store.database_threads import Channel, DatabaseThreads
 from .engine_wakeups import EngineWakeups
 from .presence import Presence
 from .workers import Workers
+
+logger = logger_of()
 
 
 class SchedulerStart:
@@ -26,12 +29,14 @@ class SchedulerStart:
         workers: Workers,
         presence: Presence,
         sync: SyncMonque,
+        instance_id: str,
     ) -> None:
         self._context = context
         self._db_threads = db_threads
         self._workers = workers
         self._presence = presence
         self._sync = sync
+        self._instance_id = instance_id
 
     async def get_ready(self) -> None:
         # No job is held yet, so this call may be cancelled at any time; `orphan` then removes the entry.
@@ -45,6 +50,13 @@ class SchedulerStart:
         The indexes come first: they show whether the database can be used at all. Several instances may declare a
         schedule at once; its unique key keeps it at one job.
         """
+        if not self._workers.names:
+            logger.warning(
+                "scheduler %s has no workers: it runs no jobs until one is registered. Pass the Workers of your "
+                "handlers to open_scheduler or run_scheduler",
+                self._instance_id,
+                extra={"instance": self._instance_id},
+            )
         self._context.measure_clock_offset()
         self._context.ensure_indexes()
         self._presence.enter()

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from functools import update_wrapper
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, overload
 
 from ..checks import is_async
 from ..engine.run import Run
@@ -119,6 +119,25 @@ class Worker(Generic[T, Result_co]):
                 f"the stored data cannot be read as the payload of worker {self.name!r} ({payload.name}): {_why(error)}"
             ) from error
 
+    def check_stored(self, stored: Any, /) -> None:
+        """Check data that were enqueued by the name of this worker, in their stored form.
+
+        Raises:
+            InvalidPayloadError: The type that `payload` declares cannot be read from them; names the path.
+        """
+        payload = self.settings.payload_type
+        if payload is None or not payload.is_type:  # A callable may do anything: only a run calls it.
+            return
+        try:
+            self.loaded(stored)
+        except UnreadablePayloadError as error:
+            raise InvalidPayloadError(
+                f"worker {self.name!r} of this process cannot read this data as {payload.name}: "
+                f"{_why(error.__cause__ or error)}"
+            ) from error
+        except (Retry, Snooze, Discard):
+            return  # What its own code says when the job runs.
+
     def stored_result(self, returned: Any, /) -> Any:
         """Return what the handler returned as it is stored, if the worker stores results: plain BSON.
 
@@ -140,6 +159,12 @@ class Worker(Generic[T, Result_co]):
     def result_reader(self) -> Callable[[Any], Any] | None:
         """`loaded_result`, if the worker declares the type of its result."""
         return None if self.settings.result_type is None else self.loaded_result
+
+    @overload
+    def loaded_result(self: Worker[Any, Coroutine[Any, Any, R]], stored: Any, /) -> R: ...
+
+    @overload
+    def loaded_result(self: Worker[Any, R], stored: Any, /) -> R: ...
 
     def loaded_result(self, stored: Any, /) -> Any:
         """Return the result of a job, as `result` declares it, for the stored one.
@@ -175,6 +200,6 @@ def _of_a_result() -> Iterator[None]:
         raise
 
 
-def _why(error: Exception) -> str:
+def _why(error: BaseException) -> str:
     why = str(error) if isinstance(error, ValueProblem) else f"{type(error).__name__}: {error}"
     return one_line(without_secrets(why))

@@ -5,18 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from difflib import get_close_matches
-from typing import Final
 
 from ...jobs.fences import is_ours, sign_of_life
-from ...jobs.instance import MOST_NAMES, Instance, clamped
+from ...jobs.instance import Instance, clamped, may_run, similar_name
 from ...jobs.job import Job, JobStatus, deaths_of, is_resumed
 from ...jobs.rescue_policy import SUSPECT_FROM
 from ...options_and_defaults import LEASE_IN_BEATS
 from ..output import counted, duration, moment
-
-_ALIKE: Final = 0.7
-"""How alike two names are, by difflib, if one may be the other misspelt."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,11 +89,11 @@ def no_instance_runs(name: str, instances: Sequence[Instance]) -> str | None:
         if all(one.draining for one in runs_it):
             return "Each instance that runs its name is shutting down, and claims nothing more."
         return None
-    if any(len(one.names) >= MOST_NAMES for one in live):  # An entry lists the first thousand.
+    if may_run(name, live):
         return None
+    near = similar_name(name, live)
     known = sorted({known for one in live for known in one.names})
-    near = get_close_matches(name, known, n=1, cutoff=_ALIKE)
-    hint = f"One runs {near[0]!r}: is the name misspelt?" if near else f"They run: {_listed(known)}."
+    hint = f"One runs {near!r}: is the name misspelt?" if near else f"They run: {_listed(known)}."
     return f"No live instance runs the name {name!r}. {hint}"
 
 

@@ -1,0 +1,58 @@
+"""Warns about names that are enqueued and that no live instance runs: one may be misspelt, or no worker was started.
+
+A look at the fleet costs a round trip, so the first enqueue of a name pays for it, and no other. It comes after the job
+is stored, and whatever it meets changes nothing of the call. Any thread may call it: a name that two threads enqueue
+first at the same moment may be looked up twice, but is warned about once.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
+
+from ..errors import MonqueError
+from ..jobs.instance import Instance, may_run, similar_name
+from ..log import logger_of
+
+logger = logger_of("client")
+
+_MOST_REMEMBERED: Final = 10_000
+"""Names. A program that makes up more of them, such as one for each customer, is not warned about the others."""
+
+
+class UnservedNames:
+    """Remembers the names that need no look any more.
+
+    Args:
+        runs_here: Whether the scheduler that this client is runs a name.
+    """
+
+    def __init__(self, runs_here: Callable[[str], bool]) -> None:
+        self._runs_here = runs_here
+        self._lock = threading.Lock()
+        self._settled: set[str] = set()  # Read without the lock, changed with it: a set is safe for that.
+
+    def notice(self, names: Iterable[str], instances: Callable[[], Sequence[Instance]]) -> None:
+        """Log a warning for each name that no live instance runs, once a name; `instances` reads the fleet."""
+        new = {name for name in names if name not in self._settled and not self._runs_here(name)}
+        if not new or len(self._settled) >= _MOST_REMEMBERED:
+            return
+        try:
+            live = [one for one in instances() if one.is_live]
+        except MonqueError:
+            return  # The next enqueue of the name looks again.
+        with self._lock:
+            new -= self._settled
+            self._settled |= new
+        for name in sorted(new):
+            if not may_run(name, live):
+                logger.warning("enqueued a job of %s, which %s", name, _why(name, live), extra={"job_name": name})
+
+
+def _why(name: str, live: Sequence[Instance]) -> str:
+    if not live:
+        return "no live instance runs: start a worker (Monque for Node works without an entry in the fleet)"
+    near = similar_name(name, live)
+    hint = "start a worker that does" if near is None else f"one runs {near!r}: is the name misspelt?"
+    return f"none of the {len(live)} live instances runs: {hint}"
