@@ -223,6 +223,22 @@ class _Offset(NamedTuple):
     measured_at: ClockReadings | None
 
 
+class SkippedTime:
+    """How far tests under a real clock have moved the server's time forward, for all clients of the process.
+
+    Only due dates follow it. Leases, heartbeats and timeouts go by clocks that nothing moves.
+
+    Attributes:
+        seconds: 0 in production. Any thread may read it; only the testing kit writes it.
+    """
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+
+skipped_time: Final = SkippedTime()
+
+
 class ServerClock:
     """The server's time, in UTC with millisecond precision; in virtual time, the time of the run."""
 
@@ -239,7 +255,7 @@ class ServerClock:
 
     def _seconds(self) -> float:
         """Return the seconds since 1970 by the server's clock."""
-        return steady_clock() + self._offset.seconds
+        return steady_clock() + self._offset.seconds + skipped_time.seconds
 
     def on_run_clock(self, moment: datetime) -> float:
         """Return the moment on trio's clock; it may be in the past. Call it on the trio thread."""

@@ -4,12 +4,14 @@ Why it exists: handlers run on the event loop of the test, as they do in product
 `pytest examples/web_service/test_jobs.py`.
 """
 
+from datetime import timedelta
+
 import pytest
 from jobs import Report, render, workers
 from trio.testing import MockClock
 
-from trio_monque import Monque
-from trio_monque.testing import SchedulerOpener, drain, run_job
+from trio_monque import Monque, RunningJob, Workers
+from trio_monque.testing import SchedulerOpener, drain, now, run_job
 
 pytestmark = pytest.mark.anyio
 
@@ -28,6 +30,23 @@ async def test_report_is_rendered(open_test_scheduler: SchedulerOpener, monque: 
     async with open_test_scheduler(workers) as scheduler:
         await monque.enqueue(render, Report(title="Sales", pages=2, seconds_per_page=0.01))
         assert (await drain(scheduler)).completed == 1
+
+
+async def test_report_is_tried_again_after_an_hour(open_test_scheduler: SchedulerOpener, monque: Monque) -> None:
+    pages = iter([ConnectionError("the printer is off"), None])
+
+    async def print_page(job: RunningJob[None]) -> None:
+        if (error := next(pages)) is not None:
+            raise error
+
+    printing = Workers()
+    printing.register("print", print_page, backoff=3600)
+    async with open_test_scheduler(printing, retry_jitter=0) as scheduler:
+        await monque.enqueue("print")
+        assert (await drain(scheduler)).failed == 1
+        # Milliseconds later: the due dates move, and no sleep, timeout or lease does.
+        drained = await drain(scheduler, until=now() + timedelta(hours=1))
+        assert (drained.completed, drained.failed) == (1, 0)
 
 
 @pytest.mark.parametrize("anyio_backend", [("trio", {"clock": MockClock(autojump_threshold=0)})])

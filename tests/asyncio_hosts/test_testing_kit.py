@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
 import anyio
 import pytest
 
 from trio_monque import Monque, RunningJob, Workers
-from trio_monque.errors import MonqueError
+from trio_monque.errors import InvalidOptionError, MonqueError
 from trio_monque.store.types import Database
-from trio_monque.testing import SchedulerOpener, assert_enqueued, drain
+from trio_monque.testing import SchedulerOpener, advance, assert_enqueued, drain, now
 
-from .conftest import ON_ASYNCIO, Run
+from .conftest import Run
 
 
 def test_drain_runs_all_that_is_due(run: Run, db: Database) -> None:
@@ -43,11 +43,49 @@ def test_drain_runs_all_that_is_due(run: Run, db: Database) -> None:
     run(main)
 
 
-@ON_ASYNCIO
-def test_drain_does_not_advance_the_time_of_asyncio(run: Run, db: Database) -> None:
+def test_drain_until_a_moment_runs_retries_and_schedules_of_hours_in_real_time(run: Run, db: Database) -> None:
+    workers, ran = Workers(), list[tuple[str, datetime]]()
+
+    @workers.register("charge", backoff=3600)
+    async def charge(job: RunningJob[None]) -> None:
+        ran.append(("charge", now()))
+        if job.fail_count < 2:
+            raise ConnectionError
+
+    @workers.register("tick")
+    async def tick(job: RunningJob[None]) -> None:
+        ran.append(("tick", now()))
+
     async def main() -> None:
-        async with SchedulerOpener(db)(Workers()) as scheduler:
-            with pytest.raises(MonqueError, match="only virtual time can be advanced: use a MockClock"):
-                await drain(scheduler, until=datetime.now(UTC) + timedelta(days=1))
+        began = now()
+        monque = Monque(db, stats_cache_ttl=0)
+        async with SchedulerOpener(db)(workers, retry_jitter=0) as scheduler:
+            await monque.schedule("0 * * * *", "tick")
+            await scheduler.enqueue("charge")
+            later = await monque.enqueue("charge", delay=timedelta(days=2))
+            drained = await drain(scheduler, until=began + timedelta(hours=12))
+            assert drained.failed == 2
+            assert [name for name, _ in ran].count("tick") == 12
+            first, *retries = [at for name, at in ran if name == "charge"]
+            assert [round((at - first) / timedelta(hours=1), 1) for at in retries] == [1.0, 2.0]
+            assert [at for name, at in ran if name == "tick" and at.minute] == []  # Each at its due date.
+            # All clients of the process have this time, so that a delay counts from it.
+            soon = await monque.enqueue("charge", delay=3600)
+            assert (soon.next_run_at - began) / timedelta(hours=1) == pytest.approx(13, abs=0.1)
+            with pytest.raises(InvalidOptionError, match="has passed"):
+                await drain(scheduler, until=began + timedelta(hours=11))
+            assert not scheduler.statistics().claims_lost
+            stored = await monque.get_job(later.id)
+            assert stored is not None
+            assert stored.attempts == 0
+        assert now() - began < timedelta(hours=1)  # It ends with the test scheduler.
+
+    run(main)
+
+
+def test_error_of_advance_names_what_works_in_real_time(run: Run, db: Database) -> None:
+    async def main() -> None:
+        with pytest.raises(MonqueError, match=r"also on asyncio, drain\(scheduler, until=now\(\) \+"):
+            await advance(3600)
 
     run(main)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
-from typing import TypeVar, Unpack
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from typing import Final, TypeVar, Unpack
 
-from ..clock import has_virtual_time_begun, is_run_virtual
+from ..clock import has_virtual_time_begun, is_run_virtual, skipped_time
 from ..errors import MonqueError
 from ..options_and_defaults import SchedulerOptions
 from ..scheduler.running_job import Resources
@@ -41,6 +41,22 @@ async def crash(scheduler: SchedulerClient) -> None:
     scheduler._context.jobs.interference.append(_Dead())
     scheduler._engine.die()
     await scheduler.wait_drained()
+
+
+_in_real_time: Final[list[object]] = []
+"""One entry for each open test scheduler under a real clock."""
+
+
+@contextmanager
+def _skips_end_with_the_last() -> Iterator[None]:
+    """What `drain(until=...)` has skipped is for all test schedulers that are open together, and for no later ones."""
+    _in_real_time.append(None)
+    try:
+        yield
+    finally:
+        _in_real_time.pop()
+        if not _in_real_time:
+            skipped_time.seconds = 0.0
 
 
 class SchedulerOpener:
@@ -93,6 +109,8 @@ class SchedulerOpener:
                 stack.enter_context(reproducible_order(self._next_seed(seed)))
             if virtual:
                 hold_for_own_threads()
+            else:
+                stack.enter_context(_skips_end_with_the_last())
             yield await stack.enter_async_context(
                 open_scheduler(self.db, workers, resources=resources, listeners=listeners, **options)
             )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from weakref import WeakKeyDictionary
 
 import trio
@@ -12,7 +13,7 @@ import trio.testing
 from ..autojump import clock_hold
 from ..checks import check_seconds
 from ..client.local_wakeups import LocalScheduler, local_schedulers, wake_all_schedulers
-from ..clock import begin_virtual_time, virtual_time, wall_clock
+from ..clock import begin_virtual_time, skipped_time, virtual_time, wall_clock
 from ..errors import InvalidOptionError, MonqueError
 from ..scheduler.events_and_report import SchedulerReport
 from ..scheduler.scheduler import Scheduler
@@ -40,9 +41,12 @@ def start_virtual_time(moment: datetime) -> None:
 
 
 def now() -> datetime:
-    """The time of this run as its jobs see it: virtual under a virtual clock, UTC."""
+    """The time of this run as its jobs see it, in UTC.
+
+    It is virtual under a virtual clock. Under a real one, it is moved by what `drain(until=...)` has skipped.
+    """
     virtual = virtual_time()
-    return wall_clock() if virtual is None else virtual.now()
+    return wall_clock() + timedelta(seconds=skipped_time.seconds) if virtual is None else virtual.now()
 
 
 async def quiesce() -> None:
@@ -77,7 +81,8 @@ async def advance(seconds: float) -> None:
     check_seconds("seconds", seconds, zero=True)
     if virtual_time() is None:
         raise MonqueError(
-            "only virtual time can be advanced: use a MockClock, for example pytest-trio's autojump_clock"
+            "only virtual time can be advanced: use a MockClock, for example pytest-trio's autojump_clock. Under a "
+            "real clock, also on asyncio, drain(scheduler, until=now() + timedelta(hours=1)) runs what is due by then"
         )
     with raising_on_stall(f"advance {seconds:g} s"):
         await _settle_down()
@@ -98,7 +103,10 @@ async def drain(
     Args:
         scheduler: It decides which jobs count as due: those that it has workers for. Running jobs count in
             all schedulers of this run that work on the same collection.
-        until: First advances the clock to this time, and runs what is due on the way.
+        until: First moves to this time, and runs what is due on the way, each job at its due date. A virtual clock is
+            advanced. Under a real clock, also on asyncio, the time by which jobs are due jumps from one due date to the
+            next, for all clients of this process, until the last test scheduler of the process has ended; sleeps,
+            timeouts and leases stay in real time.
         within: Seconds after which it gives up waiting for handlers.
 
     Raises:
@@ -111,10 +119,14 @@ async def drain(
 
 
 async def _drained(scheduler: Scheduler, until: datetime | None, within: float) -> SchedulerReport:
-    if until is not None:
-        await _move_to(until)
+    left = None if until is None else _seconds_left(until)
+    if left is not None and virtual_time() is not None:
+        await advance(left)
+        until = None
     with raising_on_stall("drain"), clock_hold().jumping(), trio.move_on_after(within) as limit:
         await _drain(scheduler)
+        if until is not None:
+            await _skip_to(until, scheduler)
     if limit.cancelled_caught:
         running = ", ".join(str(job) for job in scheduler._engine.unfinished) or "jobs of other schedulers"
         raise AssertionError(f"not drained within {within:g} s: {running} still run. Do they wait for the test?")
@@ -131,13 +143,26 @@ async def _drained(scheduler: Scheduler, until: datetime | None, within: float) 
 _reported: WeakKeyDictionary[Scheduler, SchedulerReport] = WeakKeyDictionary()
 
 
-async def _move_to(until: datetime) -> None:
+def _seconds_left(until: datetime) -> float:
     if until.tzinfo is None:
         raise InvalidOptionError("until", until, "must be timezone-aware, for example datetime(..., tzinfo=UTC)")
     left = (until - now()).total_seconds()
     if left < 0:
         raise InvalidOptionError("until", until, f"has passed: it is {now()}")
-    await advance(left)
+    return left
+
+
+async def _skip_to(until: datetime, scheduler: Scheduler) -> None:
+    """Under a real clock: move due dates to the present, one after the other, and run what is due at each."""
+    clock = scheduler._context.clock
+    while True:
+        due = await scheduler._source.claims.earliest_pending()
+        moment = until if due is None else min(due, until)
+        # Whole milliseconds, as dates are stored: a part of one less, and the job would not be due yet.
+        skipped_time.seconds += max(0.0, math.ceil(clock.seconds_until(moment) * 1000) / 1000)
+        await _drain(scheduler)
+        if moment == until:
+            return
 
 
 async def _drain(scheduler: Scheduler) -> None:
