@@ -283,6 +283,14 @@ def test_indexes_of_others(doctor: Doctor, db: Database) -> None:
     assert "after 60 s" in found.sentences("expiring-index")[0]
 
 
+def test_capped_collection(doctor: Doctor, db: Database) -> None:
+    db.drop_collection("monque_jobs")
+    db.create_collection("monque_jobs", capped=True, size=1 << 20)
+    found = doctor.looks()
+    (sentence,) = found.sentences("unsafe-collection")
+    assert sentence.startswith("The collection monque_jobs cannot hold jobs: it is capped, so the server deletes")
+
+
 def test_schedules_that_cannot_be_understood(doctor: Doctor, db: Database) -> None:
     enter(db, "worker-1", "daily", "node")
     daily = Monque(db).sync.schedule("@daily", "daily", unique_key="d")

@@ -59,7 +59,12 @@ def of_polling(role: Role) -> Role:
     """The worker's role without the privilege for the change stream, as the page tells it."""
     *others, stream = role["privileges"]
     assert (stream["resource"], stream["actions"]) == ({"db": "shop", "collection": ""}, ["find", "changeStream"])
-    return {**role, "privileges": [{**one, "actions": ["find", *one["actions"]]} for one in others]}
+    collections = [one for one in others if one["resource"] != stream["resource"]]
+    of_database = [one for one in others if one["resource"] == stream["resource"]]
+    return {
+        **role,
+        "privileges": [{**one, "actions": ["find", *one["actions"]]} for one in collections] + of_database,
+    }
 
 
 def with_remove(role: Role) -> Role:

@@ -135,11 +135,20 @@ def test_names_that_a_program_makes_up_are_bounded(
     assert len(warnings_in(caplog)) == looks[0] == 3
 
 
-def test_outage_is_not_reported_by_the_warning(caplog: pytest.LogCaptureFixture) -> None:
-    def fail() -> list[Any]:
-        raise MonqueConnectionError("down")
+@pytest.mark.parametrize(("permanent", "looks"), [(False, 2), (True, 1)])
+def test_user_who_may_not_read_the_fleet_is_asked_for_once(
+    caplog: pytest.LogCaptureFixture, permanent: bool, looks: int
+) -> None:
+    looked = [0]
 
-    UnservedNames(lambda _: False).notice(["greet"], fail)
+    def fail() -> list[Any]:
+        looked[0] += 1
+        raise MonqueConnectionError("not authorized", permanent=permanent)
+
+    unserved = UnservedNames(lambda _: False)
+    for _ in range(2):
+        unserved.notice(["greet"], fail)
+    assert looked[0] == looks
     assert warnings_in(caplog) == []
 
 

@@ -94,7 +94,7 @@ async def test_idle_hour_costs_four_questions_when_the_next_job_is_due(
     workers.register("greet", noop)
     async with SchedulerOpener(recorded)(workers):
         await quiesce()
-        assert sent(recorder) == {"createIndexes": 1, "find": 6, "listIndexes": 1, "insert": 1}
+        assert sent(recorder) == {"createIndexes": 1, "listCollections": 1, "find": 6, "listIndexes": 1, "insert": 1}
         recorder.commands.clear()
         await advance(3600)
         assert sent(recorder) == {"find": 4}

@@ -13,6 +13,7 @@ from ..jobs.views import NO_WORKERS, QueueDepth, QueueStats, WorkerView
 from ..log import logger_of
 from ..options_and_defaults import ClientConfig
 from ..store import indexes
+from ..store.collection_options import check_options
 from ..store.connection import check_database
 from ..store.indexes import IndexesGoneError
 from ..store.job_collection import JobCollection
@@ -114,6 +115,7 @@ class ClientContext(ServerTime):
             if not self._indexed:
                 try:
                     indexes.ensure(self.jobs, self.config.retention, also=self._also)
+                    check_options(self.jobs)
                 except MonqueConnectionError as error:
                     # If they could be created before, the cause will pass (two live jobs with one unique key, for
                     # example, that were inserted while the index was missing), so it must not end a scheduler.

@@ -11,6 +11,7 @@ from ..client.context import ClientContext
 from ..client.local_wakeups import receiving_wakeups
 from ..client.sync_monque import SyncMonque
 from ..log import logger_of
+from ..store.collection_options import check_options
 from ..store.database_threads import Channel, DatabaseThreads
 from .engine_wakeups import EngineWakeups
 from .presence import Presence
@@ -59,6 +60,8 @@ class SchedulerStart:
             )
         self._context.measure_clock_offset()
         self._context.ensure_indexes()
+        if self._context.config.skip_index_creation:
+            check_options(self._context.jobs)  # Otherwise, it comes with the indexes.
         self._presence.enter()
         try:
             self._declare_schedules()

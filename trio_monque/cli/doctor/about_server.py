@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
+from ...store.collection_options import problem_of
 from ...store.database_threads import CONNECTIONS_NEEDED
 from ...store.diagnosis.indexes import Surplus
 from ...store.diagnosis.server import Connections, Server, Topology
@@ -83,6 +84,8 @@ def judge_indexes(facts: IndexFacts) -> Iterator[Finding]:
     if not there.has_collection:
         yield found(kinds.NO_COLLECTION, database=facts.database, collection=collection)
         return
+    if (problem := problem_of(facts.options)) is not None:
+        yield found(kinds.UNSAFE_COLLECTION, collection=collection, problem=problem)
     for name in there.missing:
         yield found(kinds.MISSING_INDEX, index=name)
     for name in there.altered:

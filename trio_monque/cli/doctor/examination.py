@@ -20,6 +20,7 @@ from ...jobs.views import BrokenDocument
 from ...options_and_defaults import client_config
 from ...store import indexes
 from ...store import instances as stored
+from ...store.collection_options import look_at_options
 from ...store.diagnosis import backlog, claims, documents, follow_ups, server
 from ...store.diagnosis import indexes as diagnosis
 from ...store.diagnosis import jobs as of_jobs
@@ -84,7 +85,11 @@ class Examination:
             jobs = self._of_jobs(all_documents=all_documents) if there.has_collection else None
             plans = [] if jobs is None else self._plans(jobs)
             of_indexes = IndexFacts(
-                database=self._database.name, collection=self._jobs.collection.name, indexes=there, plans=plans
+                database=self._database.name,
+                collection=self._jobs.collection.name,
+                indexes=there,
+                options=self._ask(partial(look_at_options, self._jobs)) or {},
+                plans=plans,
             )
             found = replace(found, indexes=of_indexes, jobs=jobs)
         if self._unanswered:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Any
 
 from ...jobs.instance import Instance
 from ...jobs.views import BrokenDocument
@@ -43,12 +44,14 @@ class IndexFacts:
     Attributes:
         database, collection: Where they are.
         indexes: Which there are.
+        options: Of the collection; empty if it has none, or if the user may not ask for them.
         plans: How the server answers this library's queries.
     """
 
     database: str
     collection: str
     indexes: Indexes
+    options: Mapping[str, Any] = field(default_factory=dict)
     plans: Sequence[Plan] = ()
 
 

@@ -157,6 +157,13 @@ NO_COLLECTION: Final = _kind(
     "The database {database} has no collection {collection}.",
     "Check --database and --collection. If they are right, no program has enqueued a job or run a worker yet.",
 )
+UNSAFE_COLLECTION: Final = _kind(
+    "unsafe-collection",
+    Severity.PROBLEM,
+    "The collection {collection} cannot hold jobs: {problem}.",
+    "Create a collection without these options under another name, copy the documents into it, and rename it; or give "
+    "the jobs another collection (`--collection`, `collection_name=`).",
+)
 MISSING_INDEX: Final = _kind(
     "missing-index",
     Severity.PROBLEM,
