@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeVar
 
 import trio
+import trio.testing
 
 from trio_monque.bridge.app_loop import AppLoop
 from trio_monque.bridge.lifetime import open_in_runtime
@@ -124,6 +127,22 @@ async def open_engine(*, cleanup: Callable[[], Awaitable[None]] | None = None) -
 
     async with open_in_runtime(main, Engine.drain, "engine") as engine:
         yield engine
+
+
+def move_clock(runtime: Runtime, seconds: float) -> None:
+    """Move the MockClock of a runtime, and return when all that this causes there has happened. From another thread."""
+    has_settled = threading.Event()
+
+    async def move() -> None:
+        clock = trio.lowlevel.current_clock()
+        assert isinstance(clock, trio.testing.MockClock)
+        await trio.testing.wait_all_tasks_blocked()  # Tasks that are new have begun to sleep.
+        clock.jump(seconds)
+        await trio.testing.wait_all_tasks_blocked()
+        has_settled.set()
+
+    runtime.post(partial(runtime.start_service, move))
+    assert has_settled.wait(20)
 
 
 async def until(condition: Callable[[], object]) -> None:
