@@ -25,6 +25,12 @@ def app(request: pytest.FixtureRequest) -> Iterator[AppRunner]:
     wait_until(lambda: not [one for one in new if one.is_alive() and one.name == RUNTIME], "the end of each runtime")
 
 
+@pytest.fixture(autouse=True)
+def patient_joins(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine, the last steps of a thread take long: the block that awaits it waits for as long."""
+    monkeypatch.setattr(runtime, "JOIN_SECONDS", 60)
+
+
 @pytest.fixture
 def moved_by_hand() -> Iterator[None]:
     """The time of runtimes passes only in `move_clock`."""

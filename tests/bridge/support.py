@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import trio
 import trio.testing
 
+from tests.support.joined_time import JoinedLoop, joining_runtimes
 from trio_monque.bridge.app_loop import AppLoop
 from trio_monque.bridge.lifetime import open_in_runtime
 from trio_monque.bridge.runtime import Runtime
@@ -22,17 +23,20 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class AppRunner:
-    """Runs the program, on asyncio's own loop or uvloop's."""
+    """Runs the program, on asyncio's own loop or uvloop's, or in virtual time that runtimes share ("joined")."""
 
     name: str
 
     def run(self, main: Callable[[], Coroutine[Any, Any, T]], *, debug: bool = False) -> T:
-        with asyncio.Runner(loop_factory=self.new_loop, debug=debug) as runner:
+        joining = joining_runtimes() if self.name == "joined" else nullcontext()
+        with joining, asyncio.Runner(loop_factory=self.new_loop, debug=debug) as runner:
             return runner.run(main())
 
     def new_loop(self) -> asyncio.AbstractEventLoop:
         if self.name == "asyncio":
             return asyncio.new_event_loop()
+        if self.name == "joined":
+            return JoinedLoop()
         import uvloop
 
         return uvloop.new_event_loop()

@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import Final
 
 import anyio
 import anyio.to_thread
 import trio
 
-from tests.bridge.support import open_engine
-from tests.support.joined_time import JoinedLoop, joining_runtimes
+from tests.bridge.support import AppRunner, open_engine
 from trio_monque.store.database_threads import DatabaseThreads
 
 A_MINUTE = 60.0
 
 
-def run(main: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    with joining_runtimes(), asyncio.Runner(loop_factory=JoinedLoop) as runner:
-        runner.run(main())
+run: Final = AppRunner("joined").run
 
 
 def test_earliest_deadline_of_loop_and_runtimes_comes_first_and_exactly() -> None:
