@@ -140,7 +140,9 @@ def test_end_of_the_scheduler_cuts_a_plain_handler_in_middleware(db: Database, r
 
     async def main() -> None:
         with anyio.CancelScope() as scope:
-            async with open_scheduler(db, workers, **QUICK, cleanup_timeout=0.2, shutdown_timeout=0.1) as scheduler:
+            # A thread that obeys is awaited until it has been able to.
+            cleanup_timeout = 20 if obeys else 0.2
+            async with open_scheduler(db, workers, **QUICK, cleanup_timeout=cleanup_timeout) as scheduler:
                 await scheduler.enqueue("job")
                 await until(thread.began.is_set)
                 scope.cancel()

@@ -26,12 +26,12 @@ async def long(job):
         await asyncio.sleep(60)
     finally:
         say("cancelled", job.cancel_reason)
-        with job.cleanup(1):
+        with job.cleanup(10):
             await job.save("clean")
             say("saved")
 
 async def main(body=lambda: asyncio.sleep(60)):
-    async with open_scheduler(db, workers, shutdown_timeout=30, heartbeat_interval=10):
+    async with open_scheduler(db, workers, shutdown_timeout=30, cleanup_timeout=10):
         await asyncio.to_thread(began.wait, 20)
         say("ready")
         await body()
@@ -171,7 +171,7 @@ async def a(job):
     if job.attempt == 1:
         raise ValueError("once")
 
-@workers.register("slow", timeout=0.05, max_attempts=1)
+@workers.register("slow", timeout=0.5, max_attempts=1)
 async def slow(job):
     async with asyncio.timeout(60):
         await asyncio.sleep(60)

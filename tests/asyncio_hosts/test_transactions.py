@@ -34,7 +34,7 @@ def test_effects_and_success_are_committed_and_the_handler_goes_on(db: Database,
     async def main() -> None:
         async with open_scheduler(db, workers, **QUICK) as scheduler:
             job = await scheduler.enqueue("pay")
-            seen.append((await scheduler.wait_job(job, timeout=20)).result)
+            seen.append((await scheduler.wait_job(job, timeout=40)).result)
 
     run(main)
     assert sorted(seen) == ["completed", "written", "written"]
