@@ -70,7 +70,7 @@ def run(request: pytest.FixtureRequest) -> Iterator[Run]:
 
 
 def wait_for_threads() -> None:
-    """They end by themselves, right after their last word."""
+    """They end by themselves, soon after the block."""
     wait_until(lambda: not threads_left(), f"the end of {', '.join(THREADS)}", SECONDS_FOR_THREADS)
 
 

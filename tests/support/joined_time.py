@@ -1,10 +1,10 @@
 """Virtual time for a program on asyncio: one clock for its event loop and for the trio runs beside it.
 
 It jumps to the next deadline of any of them when all of them wait, and nothing is on its way from one to another: no
-message that is not taken yet, and no thread that works. For the threads of a run, the library's own hold of virtual
-time says so (`trio_monque.autojump`); the loop counts its own.
+message that waits, and no thread that works. The library's hold of virtual time (`trio_monque.autojump`) counts the
+threads of a run; the loop counts its own.
 
-uvloop keeps its time in C, so it has none of this.
+uvloop keeps its time in C, so it cannot join.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 LOOK_INTERVAL: Final = 0.05
-"""Real seconds after which a loop that waits looks whether a run has ended meanwhile: its thread says no last word."""
+"""Real seconds between two looks of a loop that waits: the end of a run's thread wakes nothing."""
 
 ALL_WAIT: Final = 3600.0
 """trio waits for longer than these seconds if it waits for a deadline of this clock, or for a message."""
