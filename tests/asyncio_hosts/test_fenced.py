@@ -19,7 +19,7 @@ from trio_monque.embedded import EmbeddedServer
 from trio_monque.errors import ClaimLostError
 from trio_monque.store.types import Database
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(300)
 
 SHORT_LEASE: Any = {"heartbeat_interval": SECONDS_TO_BEAT, "cleanup_timeout": 0.1, "poll_interval": 0.1}
 LEASE = 3 * SECONDS_TO_BEAT

@@ -14,6 +14,8 @@ from trio_monque import Monque
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.store.types import Database
 
+pytestmark = pytest.mark.timeout(300)
+
 LONG_JOB = """
 began = threading.Event()
 
@@ -32,7 +34,7 @@ async def long(job):
 
 async def main(body=lambda: asyncio.sleep(60)):
     async with open_scheduler(db, workers, shutdown_timeout=30, cleanup_timeout=10):
-        await asyncio.to_thread(began.wait, 20)
+        await asyncio.to_thread(began.wait, 100)
         say("ready")
         await body()
 
@@ -64,7 +66,7 @@ ENDS = {
         "async def enter():\n"
         "    opened = open_scheduler(db, workers)\n"
         "    await opened.__aenter__()\n"
-        "    await asyncio.to_thread(began.wait, 20)\n"
+        "    await asyncio.to_thread(began.wait, 100)\n"
         "run(enter)"
     ),
 }
