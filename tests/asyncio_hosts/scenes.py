@@ -22,7 +22,7 @@ async def until(condition: Callable[[], T], seconds: float = 40.0) -> T:
     """Return the first answer that is true."""
     with anyio.fail_after(seconds):
         while not (answer := condition()):
-            await anyio.sleep(0.01)
+            await anyio.sleep(0.02)
         return answer
 
 

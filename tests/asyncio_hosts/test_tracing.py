@@ -240,6 +240,7 @@ def test_baggage_that_does_not_fit_is_left_out_and_nothing_is_there_without_a_sp
         assert f"{span.get_span_context().trace_id:032x}" in meta["traceparent"]
 
 
+@pytest.mark.timeout(300)  # On a busy machine, a program needs half a minute to import what it runs.
 def test_tracing_says_what_to_install_where_opentelemetry_is_missing() -> None:
     program = (
         "import sys; sys.modules['opentelemetry'] = None\n"

@@ -5,15 +5,13 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
 
 import trio
-import trio.testing
 
-from tests.support.joined_time import JoinedLoop, joining_runtimes
 from trio_monque.bridge.app_loop import AppLoop
 from trio_monque.bridge.lifetime import open_in_runtime
 from trio_monque.bridge.runtime import Runtime
@@ -28,14 +26,22 @@ class AppRunner:
     name: str
 
     def run(self, main: Callable[[], Coroutine[Any, Any, T]], *, debug: bool = False) -> T:
-        joining = joining_runtimes() if self.name == "joined" else nullcontext()
-        with joining, asyncio.Runner(loop_factory=self.new_loop, debug=debug) as runner:
+        with self._joining(), asyncio.Runner(loop_factory=self.new_loop, debug=debug) as runner:
             return runner.run(main())
+
+    def _joining(self) -> AbstractContextManager[None]:
+        if self.name != "joined":
+            return nullcontext()
+        from tests.support.joined_time import joining_runtimes
+
+        return joining_runtimes()
 
     def new_loop(self) -> asyncio.AbstractEventLoop:
         if self.name == "asyncio":
             return asyncio.new_event_loop()
         if self.name == "joined":
+            from tests.support.joined_time import JoinedLoop
+
             return JoinedLoop()
         import uvloop
 
@@ -135,6 +141,8 @@ async def open_engine(*, cleanup: Callable[[], Awaitable[None]] | None = None) -
 
 def move_clock(runtime: Runtime, seconds: float) -> None:
     """Move the MockClock of a runtime, and return when all that this causes there has happened. From another thread."""
+    import trio.testing  # Not above: programs of these tests import this file, and that takes long on a busy machine.
+
     has_settled = threading.Event()
 
     async def move() -> None:
