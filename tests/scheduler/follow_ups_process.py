@@ -56,8 +56,7 @@ async def main(uri: str, database: str, write: int) -> None:
                 await scheduler.enqueue("pack")
             elif client[database]["monque_jobs"].count_documents({"name": "ship", "status": "completed"}):
                 return
-            with trio.fail_after(30):
-                await shipped.wait()
+            await shipped.wait()
 
 
 if __name__ == "__main__":
