@@ -157,21 +157,20 @@ async def test_concurrent_enqueues_of_one_key_all_get_the_same_job(db: Database,
 
 
 async def test_what_cannot_be_stored_is_refused_before_anything_is_sent(unused_port: int) -> None:
-    with MongoClient[Any]("127.0.0.1", unused_port, serverSelectionTimeoutMS=60_000) as client:
+    with MongoClient[Any]("127.0.0.1", unused_port, serverSelectionTimeoutMS=3_600_000) as client:
         monque = Monque(client["nowhere"], max_payload_size=10)
-        with trio.fail_after(5):
-            with pytest.raises(PayloadTooLargeError):
-                await monque.enqueue("greet", "x" * 100)
-            with pytest.raises(InvalidPayloadError):
-                await monque.enqueue("greet", {1, 2})
-            with pytest.raises(InvalidOptionError, match="run_at"):
-                await monque.enqueue("greet", run_at=datetime(2030, 1, 1))  # noqa: DTZ001
-            with pytest.raises(InvalidOptionError, match="limit"):
-                await monque.get_jobs(limit=0)
-            with pytest.raises(InvalidOptionError, match="status"):
-                await monque.get_jobs(status="lost")
-            assert await monque.get_job("no id at all") is None
-            assert await monque.get_job(ObjectId().binary.hex()[:10]) is None
+        with pytest.raises(PayloadTooLargeError):
+            await monque.enqueue("greet", "x" * 100)
+        with pytest.raises(InvalidPayloadError):
+            await monque.enqueue("greet", {1, 2})
+        with pytest.raises(InvalidOptionError, match="run_at"):
+            await monque.enqueue("greet", run_at=datetime(2030, 1, 1))  # noqa: DTZ001
+        with pytest.raises(InvalidOptionError, match="limit"):
+            await monque.get_jobs(limit=0)
+        with pytest.raises(InvalidOptionError, match="status"):
+            await monque.get_jobs(status="lost")
+        assert await monque.get_job("no id at all") is None
+        assert await monque.get_job(ObjectId().binary.hex()[:10]) is None
 
 
 async def test_pages_are_earliest_first_and_filtered(db: Database, jobs: Collection) -> None:

@@ -21,5 +21,5 @@ class Slow:
 
     def befall(self, call: Callable[[], T]) -> T:
         self.has_begun.set()
-        assert self.may_go_on.wait(20)
+        assert self.may_go_on.wait(50)
         return call()
