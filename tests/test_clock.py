@@ -69,7 +69,7 @@ async def test_abandoned_thread_holds_the_clock_until_it_has_really_ended(autoju
     ended: list[float] = []
 
     def slow() -> None:
-        release.wait(10)
+        release.wait(50)
         ended.append(autojump_clock.current_time())
 
     async with trio.open_nursery() as nursery:

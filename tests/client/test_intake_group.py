@@ -45,7 +45,7 @@ class Held:
 
         def wait() -> None:
             self.entered.set()
-            assert released.wait(10)
+            assert released.wait(50)
 
         self.interceptor.before(lambda name, _: name == "insert", wait)
 
@@ -240,7 +240,7 @@ def test_leader_cancelled_while_it_waits_for_a_thread_passes_the_lead_on(
 
     def busy() -> None:
         running.release()
-        assert free.wait(10)
+        assert free.wait(50)
 
     async def enqueue(number: int, scope: anyio.CancelScope) -> None:
         with scope:

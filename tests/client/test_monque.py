@@ -253,7 +253,7 @@ async def test_calls_while_one_is_held_open_go_on(mongod: EmbeddedServer, db: Da
 
     def hold() -> None:
         entered.set()
-        release.wait(10)
+        release.wait(50)
 
     with MongoClient[Any](mongod.uri, event_listeners=[interceptor]) as client:
         monque = Monque(client[db.name], skip_index_creation=True)
@@ -261,7 +261,7 @@ async def test_calls_while_one_is_held_open_go_on(mongod: EmbeddedServer, db: Da
         interceptor.before(lambda name, _: name == "insert", hold)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(monque.enqueue, "held")
-            assert await trio.to_thread.run_sync(entered.wait, 10)
+            assert await trio.to_thread.run_sync(entered.wait, 50)
             assert (await monque.get_queue_stats()).pending == 1
             release.set()
     assert (await Monque(db).get_queue_stats()).pending == 2

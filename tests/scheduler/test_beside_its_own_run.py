@@ -170,7 +170,7 @@ async def test_thread_that_goes_on_is_not_joined_by_another(db: Database, jobs: 
         with gauge:
             starts.append(job.attempt)
             if len(starts) == 1:
-                let_go.wait(20)
+                let_go.wait(50)
 
     @workers.register("behind")
     async def later(job: RunningJob[None]) -> None:

@@ -23,6 +23,7 @@ from trio.testing import MockClock
 from tests.support.interception import Interceptor, Recorder
 from tests.support.programs import ROOT
 from tests.support.thoroughly import one_in
+from tests.support.waiting import wait_until
 from trio_monque import Monque, Retention, Scheduler, Workers, open_scheduler
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.scheduler import LoopHealth
@@ -286,11 +287,7 @@ async def test_one_of_two_instances_runs_retention_at_a_time(
 
     def hold() -> None:
         """Until the other one has asked, and found that the lock is held."""
-        give_up = threading.Event()
-        for _ in range(1000):
-            if commands.count(is_busy_look):
-                break
-            give_up.wait(0.01)
+        wait_until(lambda: commands.count(is_busy_look), "the other one asks")
         holders.extend(db["monque_jobs.instances"].find({"_id": "lock:retention"}))
 
     interceptor.before(is_delete, hold)

@@ -244,7 +244,7 @@ def test_errors_and_results_of_the_thread_are_the_calls(backend: str, options: d
 async def test_renewals_do_not_wait_behind_commands(autojump_clock: MockClock) -> None:
     db_threads = DatabaseThreads()
     release = threading.Event()
-    waiting: Callable[[], object] = partial(release.wait, 10)
+    waiting: Callable[[], object] = partial(release.wait, 50)
     async with trio.open_nursery() as nursery:
         for _ in range(200):
             nursery.start_soon(partial(db_threads.call, waiting))

@@ -209,8 +209,10 @@ def test_server_that_does_not_answer_ends_in_our_error_within_the_operation_time
 async def test_scheduler_on_a_server_that_does_not_answer_fails_to_start_with_our_error(unused_port: int) -> None:
     from trio_monque import open_scheduler
 
-    options = {"serverSelectionTimeoutMS": 3_600_000}
-    with MongoClient[Any]("127.0.0.1", unused_port, **options) as client, pytest.raises(MonqueConnectionError):
+    with (
+        MongoClient[Any]("127.0.0.1", unused_port, serverSelectionTimeoutMS=3_600_000) as client,
+        pytest.raises(MonqueConnectionError),
+    ):
         async with open_scheduler(client["x"], operation_timeout=0.2, start_timeout=0):
             raise AssertionError("it never starts")
 
