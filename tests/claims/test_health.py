@@ -173,7 +173,7 @@ async def test_block_that_holds_up_the_loop_is_a_reason_for_a_thread_that_asks(t
     assert re.match(r"the event loop did not answer for [1-9]", reason)
     assert (counted[0].claimed, counted[0].running, counted[0].waiting) == (2, 1, 1)
     assert claims.report is not None
-    assert claims.report.loop_blocked == 1
+    assert claims.report.loop_blocked >= 1  # A busy machine may add some of its own.
 
 
 @pytest.mark.full

@@ -26,8 +26,9 @@ from tests.support.stream_events import Heard
 from tests.support.thoroughly import one_in
 from trio_monque import Monque, NewJob, RunningJob, Workers
 from trio_monque.embedded import embedded_mongod
+from trio_monque.engine import watcher
 from trio_monque.jobs.new_job import Draft
-from trio_monque.store import indexes, replacing
+from trio_monque.store import change_stream, indexes, replacing
 from trio_monque.store.types import Collection, Database
 from trio_monque.testing import fail_next, quiesce
 
@@ -393,30 +394,38 @@ async def test_stream_brings_each_request_to_cancel_to_its_handler(db: Database)
             await cancelled[job_id].wait()
 
 
-class Answers(CommandListener):
-    """What each wait for changes was answered with. One that the server ended by itself has no event."""
+class Waits(CommandListener):
+    """The waits for changes: whether a long one has begun, and what each was answered with.
+
+    A wait that the server ends by itself is answered with no event.
+    """
 
     def __init__(self) -> None:
-        self.events: list[list[Any]] = []
+        self.has_long_one = threading.Event()
+        self.answers: list[set[str]] = []
 
-    def started(self, event: CommandStartedEvent) -> None: ...
+    def started(self, event: CommandStartedEvent) -> None:
+        if event.command_name == "getMore" and event.command["maxTimeMS"] == change_stream.LONGEST_AWAIT * 1000:
+            self.has_long_one.set()
 
     def succeeded(self, event: CommandSucceededEvent) -> None:
         if event.command_name == "getMore":
-            self.events.append([event["ns"]["coll"] for event in event.reply["cursor"]["nextBatch"]])
+            self.answers.append({event["ns"]["coll"] for event in event.reply["cursor"]["nextBatch"]})
 
     def failed(self, event: CommandFailedEvent) -> None: ...
 
 
-async def test_leaving_ends_the_wait_of_the_stream_by_a_mark_and_leaves_no_mark(mongod: Any, db: Database) -> None:
+async def test_leaving_ends_the_wait_of_the_stream_by_a_mark_and_leaves_no_mark(
+    mongod: Any, db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Without the mark, the wait would end by itself after `LONGEST_AWAIT`, with an empty answer."""
+    monkeypatch.setattr(watcher, "LEAVING_TIMEOUT", 3600.0)
     for _ in range(5):
-        heard, answers = Heard(), Answers()
-        with MongoClient[Any](mongod.uri, tz_aware=True, event_listeners=[answers]) as client:
-            async with heard.open(client[db.name]):
-                await heard.wait_connected()
-                answers.events.clear()
-            assert answers.events[-1] == ["monque_jobs.instances"]
+        waits = Waits()
+        with MongoClient[Any](mongod.uri, tz_aware=True, event_listeners=[waits]) as client:
+            async with Heard().open(client[db.name]):
+                await trio.to_thread.run_sync(waits.has_long_one.wait)
+            assert waits.answers[-1] == {"monque_jobs.instances"}
     assert db["monque_jobs.instances"].count_documents({}) == 0
 
 
