@@ -135,6 +135,7 @@ async def test_timer_for_delayed_jobs_of_another_process_starts_them(
     heard = Heard()
     async with heard.open(db):
         await heard.wait_connected()
+        await quiesce()  # The looks of the start are over.
         due = soon()
         last = node.enqueue("greet", nextRunAt=due + timedelta(seconds=1000))
         second = node.enqueue("greet", nextRunAt=due + timedelta(seconds=0.8))
