@@ -72,7 +72,7 @@ def test_three_lines_lead_from_an_app_to_a_running_worker(tmp_path: Path, unused
         with MongoClient[Any](f"mongodb://localhost:{unused_port}/?replicaSet=rs0") as client:
             Monque(client["shop"], operation_timeout=30.0).sync.enqueue("send", "ada@example.org")
         assert any(line == "sent to ada@example.org\n" for line in terminal.stdout)
-        terminal.communicate("\n", timeout=30)
+        terminal.communicate("\n", timeout=50)
 
 
 def test_ci_runs_the_second_command_of_the_readme() -> None:

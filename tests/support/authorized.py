@@ -65,7 +65,7 @@ def authorized_server() -> Iterator[AuthorizedServer]:
             # Before there is a user, this machine may form the set and make the first user.
             members = [{"_id": 0, "host": f"{replica_set.HOST}:{port}"}]
             first["admin"].command("replSetInitiate", {"_id": SET, "members": members})
-            deadline = time.monotonic() + 30
+            deadline = time.monotonic() + 50
             while not first["admin"].command("hello")["isWritablePrimary"]:
                 server.check()
                 assert time.monotonic() < deadline

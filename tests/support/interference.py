@@ -26,7 +26,7 @@ class Slow:
     def befall(self, call: Callable[[], T]) -> T:
         self.has_begun.set()
         try:
-            assert self.may_go_on.wait(20)
+            assert self.may_go_on.wait(50)
             return call()
         finally:
             self.has_ended.set()

@@ -50,7 +50,7 @@ def standalone_server(*arguments: str) -> Iterator[str]:
     )
     try:
         uri = f"mongodb://{replica_set.HOST}:{port}/"
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 50
         while time.monotonic() < deadline:
             server.check()
             with suppress(MonqueConnectionError):
