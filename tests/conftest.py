@@ -7,6 +7,7 @@ import shutil
 import signal
 import socket
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,6 +17,7 @@ from pymongo import MongoClient
 
 from tests.support.bytecode import import_in_an_order_of_its_own, keep_bytecode
 from tests.support.haste import hasten
+from tests.support.standstills import Witness, witnessed
 from tests.support.thoroughly import FULL, THOROUGH
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.store.types import Collection, Database
@@ -107,3 +109,10 @@ def unused_port() -> int:
         port = probe.getsockname()[1]
         assert isinstance(port, int)
         return port
+
+
+@pytest.fixture(scope="session")
+def witness() -> Iterator[Witness]:
+    """A witness of the moments in which the whole machine stood still, for tests that judge times of processes."""
+    with witnessed() as one:
+        yield one

@@ -15,9 +15,10 @@ from functools import cached_property
 from itertools import pairwise
 from typing import Any, Final
 
+from tests.support.standstills import Standstill, seconds_of
+
 from .history import CLAIM_FIELDS, Change, Claim, claims
 from .records import Record, Span, by_job, spans
-from .standstills import Standstill, seconds_of
 
 LIVE: Final = ("pending", "processing")
 

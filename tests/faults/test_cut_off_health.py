@@ -11,12 +11,12 @@ import trio
 from pymongo import MongoClient
 from pymongo.uri_parser import parse_uri
 
+from tests.support.standstills import Witness
 from trio_monque import Health, RunningJob, Scheduler, Workers, open_scheduler
 from trio_monque.store.types import Database
 
 from .processes import OwnServer, frozen
 from .relay import relay
-from .standstills import Witness
 
 HEARTBEAT = 0.6
 OPTIONS: dict[str, Any] = {

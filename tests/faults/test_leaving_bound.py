@@ -16,6 +16,7 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
+from tests.support.standstills import Witness
 from tests.support.waiting import wait_until
 from trio_monque import Monque, open_scheduler
 from trio_monque.scheduler.events_and_report import SchedulerReport
@@ -24,7 +25,6 @@ from trio_monque.store.types import Database
 from .processes import OwnServer, frozen, worker_process
 from .records import attempts_grow, gaps, read, spans
 from .rescuer import CLAIM, rescuing
-from .standstills import Witness
 from .troubles import TROUBLES, Trouble
 
 SHUTDOWN_TIMEOUT: Final = 0.3

@@ -16,6 +16,7 @@ from pymongo import MongoClient
 from pymongo.uri_parser import parse_uri
 
 from tests.support.lossy_proxy import Loss, LossyProxy, lossy_proxy
+from tests.support.standstills import Witness
 from tests.support.wire import Command
 from trio_monque import Job, RunningJob, Scheduler, Workers, open_scheduler
 from trio_monque.embedded import EmbeddedServer
@@ -24,7 +25,6 @@ from trio_monque.scheduler.job_source import JobSource
 from trio_monque.store.database_threads import CONNECTIONS_NEEDED, Channel
 from trio_monque.store.types import Database
 
-from .standstills import Witness
 from .traffic import kind_of
 
 HEARTBEAT: Final = 1.5

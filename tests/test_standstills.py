@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from typing import Final
 
-from .processes import frozen
-from .standstills import LATE, TICK, seconds_of, witnessed
+import pytest
+
+from tests.faults.processes import frozen
+from tests.support.standstills import LATE, TICK, seconds_of, witnessed
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux shows whether a process has stopped")
 
 STOPPED: Final = 3 * LATE
 
