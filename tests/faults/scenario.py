@@ -190,7 +190,9 @@ class Scenario:
             changes = read_history(client, self.db.name)
         # The server's clock is that of this machine.
         origin = datetime.now(UTC) - timedelta(seconds=time.monotonic())
-        return Evidence(read(self.records), changes, LEASE, rescued_within, origin, self.witness.seen())
+        return Evidence(
+            read(self.records), changes, LEASE, rescued_within, origin, self.witness.seen(), self.witness.waits()
+        )
 
     def check(self, *more: Rule, rescued_within: float = math.inf) -> Evidence:
         """What there is to judge by, where no promise was broken, and every job that is not managed has completed."""

@@ -69,7 +69,7 @@ async def test_idle_instance_reports_a_cut_off_in_time_and_is_healthy_again_afte
                     with passing.cut_off():
                         began = time.monotonic()
                         health = await until(scheduler, lambda health: bool(failing(health)))
-                        assert witness.without_standstills(began, time.monotonic()) < LIMIT + 0.05 + MARGIN
+                        assert witness.undisturbed(began, time.monotonic()) < LIMIT + 0.05 + MARGIN
                         assert not scheduler.is_healthy()
                         reasons = " ".join(health.reasons)
                         assert all(f"the {name} has failed for " in reasons for name in failing(health))

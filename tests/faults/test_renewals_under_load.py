@@ -65,7 +65,7 @@ class Beats:
     def delays(self, witness: Witness) -> Sequence[float]:
         """Of each beat after the first one, from when it was due until it was acknowledged."""
         due = [self.sent[0] + number * HEARTBEAT for number in range(len(self.acknowledged))]
-        return [witness.without_standstills(*beat) for beat in zip(due, self.acknowledged, strict=True)][1:]
+        return [witness.undisturbed(*beat) for beat in zip(due, self.acknowledged, strict=True)][1:]
 
 
 @pytest.fixture
