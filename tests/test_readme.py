@@ -86,6 +86,15 @@ def test_project_has_the_extras_and_the_program_that_the_commands_name() -> None
     assert project["scripts"]["trio-monque"] == "trio_monque.cli:main"
 
 
+def test_readme_and_classifiers_name_the_same_versions_of_python() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    claimed = re.findall(r"Python :: (3\.\d+)", "\n".join(project["classifiers"]))
+    sentence = re.search(r"The tests run on CPython ([^M]*?)\s+against MongoDB", README.read_text(encoding="utf-8"))
+    assert sentence is not None
+    assert re.findall(r"3\.\d+", sentence[1]) == claimed
+    assert project["requires-python"] == f">={claimed[0]}"
+
+
 def test_defaults_that_the_readme_tells_are_the_defaults() -> None:
     config = SchedulerConfig()
     assert (config.poll_interval, config.concurrency_per_name, config.max_attempts) == (1.0, 5, 10)
