@@ -212,7 +212,9 @@ async def test_stream_that_is_killed_is_reported_and_opened_again(
 
 
 def _kill_stream(client: MongoClient[Any], database: str) -> None:
-    waiting = {"command.collection": "$cmd.aggregate", "command.$db": database, "command.getMore": {"$exists": True}}
+    # A short wait may be over before it is killed, and then the stream goes on.
+    long = {"command.getMore": {"$exists": True}, "command.maxTimeMS": change_stream.LONGEST_AWAIT * 1000}
+    waiting = {"command.collection": "$cmd.aggregate", "command.$db": database, **long}
     while not (found := list(client.admin.aggregate([{"$currentOp": {}}, {"$match": waiting}]))):
         pass
     client.admin.command("killOp", op=found[0]["opid"])
