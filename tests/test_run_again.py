@@ -159,14 +159,6 @@ def test_more_than_the_limit_are_not_run_again(project: Project) -> None:
 BROKEN: Final = {
     "a module that cannot be imported": ("import nothing_of_this_name", "could not collect test_broken.py"),
     "a process that crashes": ("import os\ndef test_crash(): os._exit(7)", "crashed in test_broken.py::test_crash"),
-    "a fixture that fails before": (
-        "import pytest\n@pytest.fixture\ndef bad(is_first): assert not is_first\ndef test_x(bad): pass",
-        "error in a fixture of test_broken.py::test_x",
-    ),
-    "a fixture that fails after": (
-        "import pytest\n@pytest.fixture\ndef bad(is_first):\n    yield\n    assert not is_first\ndef test_x(bad): pass",
-        "error in a fixture of test_broken.py::test_x",
-    ),
     "a run that is interrupted": ("def test_x(): raise KeyboardInterrupt", "interrupt"),
     "a run that is ended with the code of a failure": (
         "import pytest\ndef test_x(): pytest.exit('enough', returncode=1)",
@@ -202,6 +194,21 @@ def test_command_that_does_not_run_all_tests_fails(project: Project, options: st
     assert said in ended.stderr
     assert ended.returncode == 1
     assert project.ends() == ""
+
+
+@pytest.mark.parametrize("part", ["assert not is_first; yield", "yield; assert not is_first"], ids=["before", "after"])
+def test_fixture_that_fails_once_is_run_again_and_one_that_fails_always_fails_the_run(
+    project: Project, part: str
+) -> None:
+    fixture = f"import pytest\n@pytest.fixture\ndef bad(is_first): {part}\ndef test_x(bad): pass"
+    project.has(bad=fixture)
+    ended = project.runs()
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert project.ends().count("test_bad.py::test_x") == 1
+    project.has(bad=fixture.replace("not is_first", "False"))
+    ended = project.runs()
+    assert ended.returncode == 1
+    assert "failed in the second run: test_bad.py::test_x" in ended.stderr
 
 
 def test_failure_and_the_error_of_a_fixture_after_it_count_once(project: Project) -> None:

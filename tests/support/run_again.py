@@ -39,12 +39,12 @@ class Outcome(TypedDict):
     """Of one test.
 
     Attributes:
-        result: "failed" if the test itself failed, whatever its fixtures did afterwards; "error" if only a fixture did.
+        result: "failed" if the test or one of its fixtures failed: on a busy machine, either may.
         message: What failed, in one line.
         load: How busy the machine was during the test.
     """
 
-    result: Literal["passed", "skipped", "failed", "error"]
+    result: Literal["passed", "skipped", "failed"]
     message: str
     load: str
 
@@ -72,12 +72,11 @@ def to_run_again(status: int, record: Record | None, noted: int) -> dict[str, Ou
     """
     if record is None:
         raise UnexplainedError(f"the command ended with exit code {status} before pytest had run the tests")
-    errors = [f"error in a fixture of {one}: {outcome['message']}" for one, outcome in with_result(record, "error")]
-    if record["broken"] or errors:
-        raise UnexplainedError("; ".join(record["broken"] + errors))
+    if record["broken"]:
+        raise UnexplainedError("; ".join(record["broken"]))
     if status not in (0, TESTS_FAILED):
         raise UnexplainedError(f"pytest ended with exit code {status}")
-    failed = dict(with_result(record, "failed"))
+    failed = {one: outcome for one, outcome in record["tests"].items() if outcome["result"] == "failed"}
     if bool(failed) != (status == TESTS_FAILED):
         raise UnexplainedError(f"pytest ended with exit code {status}, and {len(failed)} tests failed")
     if noted + len(failed) > LIMIT:
@@ -98,10 +97,6 @@ def check_all_passed(status: int, record: Record | None, failed: Mapping[str, Ou
         raise UnexplainedError("; ".join(problems))
     if status != 0:
         raise UnexplainedError(f"the second run ended with exit code {status}")
-
-
-def with_result(record: Record, result: str) -> Sequence[tuple[str, Outcome]]:
-    return [(one, outcome) for one, outcome in record["tests"].items() if outcome["result"] == result]
 
 
 def run(folder: Path, command: str, again: str) -> None:

@@ -75,9 +75,8 @@ class Recorder:
         if test is not None and test["result"] == "failed":
             return  # What its fixtures do afterwards belongs to the same failure.
         if report.failed:
-            result: Any = "failed" if report.when == "call" else "error"
             seen = dict(report.user_properties).get(LOAD, "load unknown")
-            outcome = Outcome(result=result, message=message_of(report), load=str(seen))
+            outcome = Outcome(result="failed", message=message_of(report), load=str(seen))
         elif report.skipped or report.when == "call":
             outcome = Outcome(result="skipped" if report.skipped else "passed", message="", load="")
         else:
