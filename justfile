@@ -8,6 +8,10 @@ ci:
 test *arguments:
     python -m pytest {{arguments}}
 
+# The tests on each CPython from 3.11 on that is installed, each in an environment of its own.
+versions *arguments:
+    bash .ci/versions {{arguments}}
+
 # What the tests leave out, and their large numbers: thousands of jobs and documents under load, elections, programs of the
 # docs, the rest of large families, a thousand random lives of jobs, fifty random schedules, a month. CI runs it after the
 # tests.

@@ -7,6 +7,7 @@ import shutil
 import signal
 import socket
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,7 +16,10 @@ from hypothesis import settings
 from pymongo import MongoClient
 
 from tests.support.bytecode import import_in_an_order_of_its_own, keep_bytecode
+from tests.support.ci_timeouts import is_ci, lengthen
 from tests.support.haste import hasten
+from tests.support.run_record import record_if_asked
+from tests.support.standstills import Witness, witnessed
 from tests.support.thoroughly import FULL, THOROUGH
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.store.types import Collection, Database
@@ -26,7 +30,7 @@ MEMORY: Final = Path("/dev/shm")  # Where Linux has files in memory.
 ENOUGH_MEMORY: Final = 8 << 30
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     """Ctrl-C works in the tests and in what they start, also where they were started so that they ignore it.
 
     A shell without job control lets its background processes, and their children, ignore it.
@@ -37,6 +41,7 @@ def pytest_configure() -> None:
     settings.load_profile("without deadlines")
     _keep_servers_off_the_disk()
     keep_bytecode()
+    record_if_asked(config)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -67,6 +72,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.hook.pytest_deselected(items=list(left_out))
         items[:] = [item for item in items if item not in left_out]
     items.sort(key=lambda item: item.get_closest_marker("timeout") is None)
+    if is_ci():
+        lengthen(config, items)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -107,3 +114,10 @@ def unused_port() -> int:
         port = probe.getsockname()[1]
         assert isinstance(port, int)
         return port
+
+
+@pytest.fixture(scope="session")
+def witness() -> Iterator[Witness]:
+    """A witness of the moments in which the whole machine stood still, for tests that judge times of processes."""
+    with witnessed() as one:
+        yield one

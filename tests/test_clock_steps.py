@@ -68,6 +68,8 @@ class Machine:
 
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
+    """While it is busy, the server takes long to answer: such an answer counts, too, or the time stays unknown."""
+    monkeypatch.setattr(connection, "LONGEST_ROUND_TRIP", AT_MOST)
     return Machine(monkeypatch)
 
 
@@ -177,8 +179,10 @@ def test_time_is_asked_for_again_after_a_suspend(db: Database, machine: Machine)
     calls.enqueue("job")
     for seconds in (HOUR, 8 * HOUR, 1.0):
         machine.suspend(seconds)
+        before = datetime.now(UTC)
         job = calls.enqueue("job", delay=HOUR)
-        assert abs((job.created_at - datetime.now(UTC)).total_seconds()) < 0.5
+        error = timedelta(seconds=0.5)
+        assert before - error < job.created_at < datetime.now(UTC) + error
 
 
 def test_what_happens_while_the_time_is_measured_is_noticed(
@@ -225,9 +229,8 @@ def _switch_off_the_watchdog(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def wait_for(jobs: Collection, **wanted: Any) -> dict[str, Any]:
-    with trio.fail_after(20):
-        while (found := jobs.find_one(wanted)) is None:
-            await trio.sleep(0.01)
+    while (found := jobs.find_one(wanted)) is None:
+        await trio.sleep(0.01)
     return dict(found)
 
 
@@ -345,16 +348,14 @@ async def test_what_came_due_while_the_machine_was_suspended_starts_after_the_re
     await Monque(db).enqueue("job", delay=HOUR)
     options = {**NEVER_BY_ITSELF, "poll_interval": HOUR, "change_stream": False}
     async with open_scheduler(db, workers, **options) as scheduler:
-        with trio.fail_after(20):
-            while next_known_look(scheduler) == NOTHING_DUE:
-                await trio.sleep(0.01)
+        while next_known_look(scheduler) == NOTHING_DUE:
+            await trio.sleep(0.01)
         measure = connection.measure_clock_offset
         monkeypatch.setattr(
             "trio_monque.client.server_time.measure_clock_offset", lambda reaching: (measure(reaching) or 0.0) + HOUR
         )
         machine.suspend(HOUR)
-        with trio.fail_after(20):
-            await ran.wait()
+        await ran.wait()
     assert [record.levelno for record in caplog.records if "suspended for 3600" in record.message] == [logging.WARNING]
 
 
@@ -383,12 +384,11 @@ async def test_locks_of_documents_go_by_the_server(
     options: dict[str, Any] = {"base_retry_interval": HOUR / 2, "retry_jitter": 0, "heartbeat_interval": 300.0}
     async with trio.open_nursery() as nursery:
         nursery.start_soon(partial(run_claims, things, {}, work, concurrency=1, **options))
-        with trio.fail_after(20):
-            await claims_done.wait()
-            for name in ("first", "second"):
-                while (failed := things.find_one({"_id": name, "lock.by": None, "lock.tries": 1})) is None:
-                    await trio.sleep(0.01)
-                assert is_near(failed["lock"]["until"], HOUR)
+        await claims_done.wait()
+        for name in ("first", "second"):
+            while (failed := things.find_one({"_id": name, "lock.by": None, "lock.tries": 1})) is None:
+                await trio.sleep(0.01)
+            assert is_near(failed["lock"]["until"], HOUR)
         nursery.cancel_scope.cancel()
     assert sorted(worked_on) == ["first", "second"]
     assert things.find_one({"_id": "waits"}) == {"_id": "waits", "lock": waiting}

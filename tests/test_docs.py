@@ -271,7 +271,7 @@ def test_commands_of_the_first_steps_run_and_show_the_job(
         assert worker.stdout is not None
         wait_until(Monque(db).sync.instances, "it has an entry")
         shown = [
-            subprocess.run(command(line), env=environment, capture_output=True, text=True, timeout=50, check=False)
+            subprocess.run(command(line), env=environment, capture_output=True, text=True, check=False)
             for line in looks
         ]
         assert worker.stdout.readline() == "sent to ada@example.org\n"

@@ -133,7 +133,7 @@ def test_handlers_of_the_web_service_are_tested_on_both_event_loops(mongod: Embe
 def wait_for(ask: Callable[[], dict[str, Any]], field: str, *values: str) -> dict[str, Any]:
     """Ask until the field has one of the values; without values, until it has any."""
     answer: dict[str, Any] = {}
-    until = time.monotonic() + 20
+    until = time.monotonic() + 50
     while time.monotonic() < until:
         answer = ask()
         if answer[field] in values or (answer[field] and not values):

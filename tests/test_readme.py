@@ -72,7 +72,7 @@ def test_three_lines_lead_from_an_app_to_a_running_worker(tmp_path: Path, unused
         with MongoClient[Any](f"mongodb://localhost:{unused_port}/?replicaSet=rs0") as client:
             Monque(client["shop"], operation_timeout=30.0).sync.enqueue("send", "ada@example.org")
         assert any(line == "sent to ada@example.org\n" for line in terminal.stdout)
-        terminal.communicate("\n", timeout=30)
+        terminal.communicate("\n", timeout=50)
 
 
 def test_ci_runs_the_second_command_of_the_readme() -> None:
@@ -84,6 +84,15 @@ def test_project_has_the_extras_and_the_program_that_the_commands_name() -> None
     assert {"embedded", "testing", "dev"} <= project["optional-dependencies"].keys()
     assert any(requirement.startswith("pytest") for requirement in project["optional-dependencies"]["dev"])
     assert project["scripts"]["trio-monque"] == "trio_monque.cli:main"
+
+
+def test_readme_and_classifiers_name_the_same_versions_of_python() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    claimed = re.findall(r"Python :: (3\.\d+)", "\n".join(project["classifiers"]))
+    sentence = re.search(r"The tests run on CPython ([^M]*?)\s+against MongoDB", README.read_text(encoding="utf-8"))
+    assert sentence is not None
+    assert re.findall(r"3\.\d+", sentence[1]) == claimed
+    assert project["requires-python"] == f">={claimed[0]}"
 
 
 def test_defaults_that_the_readme_tells_are_the_defaults() -> None:

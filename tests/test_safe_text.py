@@ -161,8 +161,8 @@ def test_errors_show_values_on_one_line_bounded_and_without_secrets(error: Monqu
 
 @pytest.mark.parametrize("piece", ["mongodb://", "a.", "monmon", "password", "password=", "x:", "://", "mon://a:"])
 def test_text_that_is_made_to_be_searched_for_long_is_searched_at_once(piece: str) -> None:
-    """It is done on the event loop. Without bounds, some of these take three seconds or more."""
-    text = piece * (40_000 // len(piece)) + " @"
+    """It is done on the event loop. Bounded, it takes this thread less than a second; without bounds, some take 50."""
+    text = piece * (160_000 // len(piece)) + " @"
     began = time.thread_time()
     without_secrets(text)
-    assert time.thread_time() - began < 2
+    assert time.thread_time() - began < 8

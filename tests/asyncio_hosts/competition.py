@@ -27,9 +27,9 @@ def competing(db: Database, workers: Workers[Any], **options: Any) -> Iterator[N
     thread = threading.Thread(target=partial(trio.run, main), name="competitor")
     thread.start()
     try:
-        assert is_ready.wait(20)
+        assert is_ready.wait(40)
         yield
     finally:
         stop.set()
-        thread.join(20)
+        thread.join(40)
         assert not thread.is_alive()

@@ -10,6 +10,10 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Final
+
+A_WHILE: Final = 200.0
+"""Seconds: on a busy machine, a program needs half a minute to import what it runs. Tests with one may take longer."""
 
 Program = str
 """Python code. It has `workers`, `db`, `say`, `run` and `new_loop`, and what PRELUDE imports."""
@@ -77,19 +81,19 @@ class Process(subprocess.Popen[str]):
                 lines.append(line.rstrip("\n"))
                 self._printed.notify_all()
 
-    def wait_for(self, beginning: str, seconds: float = 30.0) -> None:
+    def wait_for(self, beginning: str, seconds: float = A_WHILE) -> None:
         """Return when it has printed a line that begins so."""
         with self._printed:
             found = self._printed.wait_for(lambda: any(line.startswith(beginning) for line in self.lines), seconds)
         assert found, self.report()
 
-    def wait_ended(self, seconds: float = 30.0) -> None:
+    def wait_ended(self, seconds: float = A_WHILE) -> None:
         """Return when it has ended, and all that it has printed is in `lines`."""
         try:
             self.wait(seconds)
         except subprocess.TimeoutExpired:
             self.send_signal(signal.SIGABRT)  # It prints the stacks of its threads.
-            self.wait(10)
+            self.wait(60)
             self.wait_read()
             raise AssertionError(f"the program does not end: {self.report()}") from None
         self.wait_read()

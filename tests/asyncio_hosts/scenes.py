@@ -18,11 +18,11 @@ LONG: Final = 60.0
 QUICK: Final[Any] = {"base_retry_interval": 0.01, "poll_interval": 0.1}
 
 
-async def until(condition: Callable[[], T], seconds: float = 15.0) -> T:
+async def until(condition: Callable[[], T], seconds: float = 40.0) -> T:
     """Return the first answer that is true."""
     with anyio.fail_after(seconds):
         while not (answer := condition()):
-            await anyio.sleep(0.01)
+            await anyio.sleep(0.02)
         return answer
 
 
@@ -71,7 +71,10 @@ class LongJobs:
                     await anyio.sleep(LONG)
 
 
-BEATS: Final[Any] = {**QUICK, "heartbeat_interval": 0.3, "cleanup_timeout": 0.5}
+SECONDS_TO_BEAT: Final = 1.5
+"""The shortest heartbeat in real time: three of them are a lease, which a busy machine must not lose by itself."""
+
+BEATS: Final[Any] = {**QUICK, "heartbeat_interval": SECONDS_TO_BEAT, "cleanup_timeout": 0.5}
 """For claims: a lost lock is noticed soon."""
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import anyio
 import pytest
 
-from tests.asyncio_hosts.conftest import Run
+from tests.asyncio_hosts.conftest import Run, VirtualRun
 from tests.asyncio_hosts.scenes import BEATS, LONG, QUICK, are_free, until
 from tests.support.documents import DONE, OPEN, fill, states
 from trio_monque import Claim, MonqueError, open_claims, run_claims
@@ -143,7 +143,7 @@ def test_a_filter_that_stays_true_ends_the_claims(things: Collection, run: Run) 
 
 
 def test_a_crash_cancels_blocks_and_is_raised_alone(
-    things: Collection, run: Run, monkeypatch: pytest.MonkeyPatch
+    things: Collection, run_virtually: VirtualRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(things, 1)
     log = list[str]()
@@ -166,7 +166,7 @@ def test_a_crash_cancels_blocks_and_is_raised_alone(
         task = None if not asyncio._get_running_loop() else asyncio.current_task()
         assert task is None or task.cancelling() == 0
 
-    run(main)
+    run_virtually(main)
     assert log == ["shutdown"]
     assert are_free(things)
 

@@ -6,7 +6,6 @@ import asyncio
 import gc
 import logging
 import threading
-import time
 import weakref
 from contextlib import AsyncExitStack
 from typing import Any
@@ -16,7 +15,16 @@ import pytest
 from pymongo import MongoClient
 
 from tests.asyncio_hosts.conftest import ON_ASYNCIO, Run, runtimes_left
-from tests.asyncio_hosts.scenes import LONG, QUICK, LongJobs, heartbeat_of_instance, heartbeat_of_job, statuses, until
+from tests.asyncio_hosts.scenes import (
+    LONG,
+    QUICK,
+    SECONDS_TO_BEAT,
+    LongJobs,
+    heartbeat_of_instance,
+    heartbeat_of_job,
+    statuses,
+    until,
+)
 from tests.support.interference import Slow
 from tests.support.internals import interference_of, source_of
 from tests.support.thoroughly import in_full
@@ -28,14 +36,9 @@ from trio_monque.store.types import Database
 
 pytestmark = [ON_ASYNCIO, pytest.mark.larger_in_full]
 
-HARD_END = 2.0
-"""Seconds from the end of the clean-ups to the end of the block, at most."""
-OF_THE_MACHINE = 5.0
-"""Seconds for what else the machine does."""
-
 
 @pytest.mark.parametrize("natively", [True, False])
-def test_start_at_a_server_that_does_not_answer_is_cancelled_soon(
+def test_start_at_a_server_that_does_not_answer_is_cancelled_before_an_answer(
     run: Run, unused_port: int, natively: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG, "pymongo.serverSelection")
@@ -44,13 +47,12 @@ def test_start_at_a_server_that_does_not_answer_is_cancelled_soon(
         await until(lambda: "Waiting for suitable server" in caplog.text)
 
     async def main() -> None:
-        with MongoClient[Any]("localhost", unused_port, serverSelectionTimeoutMS=60_000) as nothing:
+        with MongoClient[Any]("localhost", unused_port, serverSelectionTimeoutMS=3_600_000) as nothing:
 
             async def service() -> None:
-                async with open_scheduler(nothing["x"], Workers(), start_timeout=60):
+                async with open_scheduler(nothing["x"], Workers(), start_timeout=3600):
                     pytest.fail("it has begun")
 
-            began_at = time.monotonic()
             if natively:
                 task = asyncio.create_task(service())
                 await has_sent_a_command()
@@ -64,7 +66,6 @@ def test_start_at_a_server_that_does_not_answer_is_cancelled_soon(
                     tasks.start_soon(service)
                     await has_sent_a_command()
                     tasks.cancel_scope.cancel()
-            assert time.monotonic() - began_at < HARD_END + OF_THE_MACHINE
             assert not runtimes_left()
 
     run(main)
@@ -72,12 +73,12 @@ def test_start_at_a_server_that_does_not_answer_is_cancelled_soon(
 
 @pytest.mark.full
 @pytest.mark.parametrize("purpose", ["settle jobs", "renew claims"])
-def test_block_is_left_in_time_although_the_database_does_not_answer(db: Database, run: Run, purpose: str) -> None:
+def test_block_is_left_although_the_database_does_not_answer(db: Database, run: Run, purpose: str) -> None:
     long, slow = LongJobs(), Slow(purpose)
 
     async def main() -> None:
         async def service() -> None:
-            options: Any = {"cleanup_timeout": 0.2, "heartbeat_interval": 0.3}
+            options: Any = {"cleanup_timeout": 0.2, "heartbeat_interval": SECONDS_TO_BEAT}
             async with open_scheduler(db, long.workers, **options) as scheduler:
                 await scheduler.enqueue("long")
                 await until(lambda: long.log)
@@ -90,13 +91,13 @@ def test_block_is_left_in_time_although_the_database_does_not_answer(db: Databas
         schedulers = list[Scheduler]()
         task = asyncio.create_task(service())
         await until(lambda: schedulers)
-        began_at = time.monotonic()
         for _ in range(3):
             task.cancel()
             await asyncio.sleep(0.01)
         with pytest.raises(asyncio.CancelledError):
             await task
-        assert time.monotonic() - began_at < 0.2 + HARD_END + OF_THE_MACHINE
+        assert slow.has_begun.is_set()
+        assert not slow.has_ended.is_set()
         assert not runtimes_left()
         (report,) = [one.report for one in schedulers]
         assert report is not None
@@ -166,11 +167,10 @@ def test_listener_that_does_not_obey_is_left_behind(db: Database, run: Run, capl
         async with open_scheduler(db, workers, listeners={JobCompleted: [stubborn, strays]}) as scheduler:
             await scheduler.enqueue("a")
             await until(lambda: len(log) == 2)
-            left_at = time.monotonic()
-        assert time.monotonic() - left_at < HARD_END + OF_THE_MACHINE
+        assert "ended" not in log
         assert not runtimes_left()
         may_end.set()
-        await asyncio.wait_for(has_ended.wait(), 10)
+        await asyncio.wait_for(has_ended.wait(), 40)
 
     run(main)
     assert sorted(log) == ["began", "ended", "strays"]
@@ -198,7 +198,7 @@ def test_loop_that_is_stopped_and_run_again_goes_on(db: Database, request: pytes
         stack = AsyncExitStack()
 
         async def begin() -> Scheduler:
-            options: Any = {"heartbeat_interval": 0.3, "poll_interval": 3600, "change_stream": False}
+            options: Any = {"heartbeat_interval": SECONDS_TO_BEAT, "poll_interval": 3600, "change_stream": False}
             scheduler = await stack.enter_async_context(open_scheduler(db, workers, **options))
             await scheduler.enqueue("a")
             await until(lambda: log)
@@ -282,7 +282,7 @@ def test_crash_of_one_of_two_schedulers_leaves_the_other_alone(
 
     async def main() -> None:
         async def first() -> None:
-            async with open_scheduler(db, long.workers, heartbeat_interval=0.3) as scheduler:
+            async with open_scheduler(db, long.workers, heartbeat_interval=SECONDS_TO_BEAT) as scheduler:
                 await scheduler.enqueue("long")
                 await until(lambda: long.log)
                 monkeypatch.setattr(source_of(scheduler), "renew", crash)
@@ -318,13 +318,14 @@ def test_run_scheduler_is_cancelled_natively_and_drained_by_a_thread(db: Databas
         async with open_scheduler(db, workers) as scheduler:
             thread = threading.Thread(target=scheduler.drain)
             thread.start()
-            await asyncio.wait_for(scheduler.wait_drained(), 10)
+            await asyncio.wait_for(scheduler.wait_drained(), 40)
             thread.join()
             assert scheduler.report is not None
 
     run(main)
 
 
+@pytest.mark.timeout(300)
 def test_many_schedulers_leave_no_thread_task_connection_and_reference(
     mongod: EmbeddedServer, db: Database, run: Run
 ) -> None:

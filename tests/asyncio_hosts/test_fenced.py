@@ -11,7 +11,7 @@ import pytest
 from tests.asyncio_hosts.competition import competing
 from tests.asyncio_hosts.conftest import ON_ASYNCIO, UVLOOP, Run
 from tests.asyncio_hosts.programs import Program, running
-from tests.asyncio_hosts.scenes import heartbeat_of_job, only_document, statuses, until
+from tests.asyncio_hosts.scenes import SECONDS_TO_BEAT, heartbeat_of_job, only_document, statuses, until
 from tests.faults.processes import frozen
 from tests.support.waiting import wait_until
 from trio_monque import Monque, NewJob, RunningJob, Scheduler, Workers, open_scheduler
@@ -19,8 +19,10 @@ from trio_monque.embedded import EmbeddedServer
 from trio_monque.errors import ClaimLostError
 from trio_monque.store.types import Database
 
-SHORT_LEASE: Any = {"heartbeat_interval": 0.5, "cleanup_timeout": 0.1, "poll_interval": 0.1}
-"""A second and a half: long enough that a busy machine does not lose it by itself."""
+pytestmark = pytest.mark.timeout(300)
+
+SHORT_LEASE: Any = {"heartbeat_interval": SECONDS_TO_BEAT, "cleanup_timeout": 0.1, "poll_interval": 0.1}
+LEASE = 3 * SECONDS_TO_BEAT
 RENEWALS_IN_TWO_LEASES = 7
 
 
@@ -57,18 +59,18 @@ class BlockedLoop:
                 seen.add(heartbeat_of_job(self._db, name))
             return all(len(seen) >= RENEWALS_IN_TWO_LEASES for seen in beats.values())
 
-        wait_until(all_were_renewed_for_two_leases, "all claims are renewed for two leases", pause=0.02)
+        wait_until(all_were_renewed_for_two_leases, "all claims are renewed for two leases", 60, pause=0.02)
         wait_until(lambda: statuses(self._db, "new") == ["completed"] * 5, "another scheduler runs the new jobs")
         self.has_blocked.set()
 
     async def _waits(self, job: RunningJob[Any]) -> None:
         self.log.append(("ours", "waits"))
-        await until(self.has_blocked.is_set, 30)
+        await until(self.has_blocked.is_set, 90)
         await job.save("still held")
 
     def _thread(self, job: RunningJob[Any]) -> None:
         self.log.append(("ours", "thread"))
-        assert self.has_blocked.wait(30)
+        assert self.has_blocked.wait(90)
         job.check_cancelled()
 
     async def _new(self, job: RunningJob[Any]) -> None:
@@ -92,7 +94,7 @@ def test_blocked_loop_keeps_its_claims_and_leaves_new_jobs_to_others(db: Databas
             with competing(db, blocked.theirs, **SHORT_LEASE):
                 blocked.may_block.set()
                 for name in names:
-                    await until(lambda name=name: statuses(db, name) == ["completed"], 30)  # type: ignore[misc]
+                    await until(lambda name=name: statuses(db, name) == ["completed"], 90)  # type: ignore[misc]
         assert scheduler.report is not None
         assert (scheduler.report.completed, scheduler.report.unfinished) == (3, ())
 
@@ -110,7 +112,7 @@ def test_handler_that_blocks_beyond_the_lock_timeout_is_fenced(db: Database, run
     async def blocks(job: RunningJob[Any]) -> str:
         log.append("blocks")
         await until(may_block.is_set)
-        wait_until(lambda: statuses(db, "blocks") == ["completed"], "another scheduler completes the job")
+        wait_until(lambda: statuses(db, "blocks") == ["completed"], "another scheduler completes the job", 60)
         log.append(str(job.cancel_reason))
         try:
             await job.save("late")
@@ -126,12 +128,12 @@ def test_handler_that_blocks_beyond_the_lock_timeout_is_fenced(db: Database, run
         return "second"
 
     async def main() -> None:
-        async with open_scheduler(db, ours, lock_timeout=1.5, **SHORT_LEASE) as scheduler:
+        async with open_scheduler(db, ours, lock_timeout=LEASE, **SHORT_LEASE) as scheduler:
             await scheduler.enqueue("blocks")
             await until(lambda: log)
-            with competing(db, theirs, lock_timeout=1.5, **SHORT_LEASE):
+            with competing(db, theirs, lock_timeout=LEASE, **SHORT_LEASE):
                 may_block.set()
-                await until(lambda: len(log) == 4, 30)
+                await until(lambda: len(log) == 4, 60)
         assert scheduler.report is not None
         assert (scheduler.report.completed, scheduler.report.failed) == (0, 0)
 
@@ -159,7 +161,7 @@ async def ticks(job):
                 say("refused", type(error).__name__)
 
 async def main():
-    async with open_scheduler(db, workers, heartbeat_interval=0.5, cleanup_timeout=0.1, poll_interval=0.1):
+    async with open_scheduler(db, workers, heartbeat_interval=1.5, cleanup_timeout=0.1, poll_interval=0.1):
         await asyncio.sleep(60)
 
 run(main)
@@ -182,7 +184,7 @@ def test_process_that_was_frozen_for_longer_than_its_lease_is_fenced(
         process.wait_for("tick None")
         with competing(db, theirs, **SHORT_LEASE), frozen(process.pid):
             said_before = len(process.lines)
-            wait_until(lambda: statuses(db, "ticks") == ["completed"], "another scheduler completes the job")
+            wait_until(lambda: statuses(db, "ticks") == ["completed"], "another scheduler completes the job", 60)
             before = only_document(db)
         process.wait_for("refused")
         after_thaw = process.lines[said_before:]

@@ -14,14 +14,15 @@ import pytest
 import trio
 import trio.lowlevel
 
-from tests.asyncio_hosts.conftest import ON_ASYNCIO, Run
+from tests.asyncio_hosts.conftest import ON_ASYNCIO, VIRTUALLY_ON_ASYNCIO, Run, VirtualRun
 from tests.asyncio_hosts.scenes import LONG, QUICK, only_document, statuses, until
 from trio_monque import RunningJob, Workers, open_scheduler
 from trio_monque.errors import ClaimLostError
 from trio_monque.events import JobFailed
 from trio_monque.store.types import Database
 
-pytestmark = ON_ASYNCIO
+LIMIT = 1.0
+"""Seconds, which are virtual except on uvloop: there, a busy machine begins the handler in time."""
 
 
 def raising(error: Callable[[], BaseException]) -> Any:
@@ -46,6 +47,7 @@ OF_LOOPS: dict[str, Callable[[], BaseException]] = {
 }
 
 
+@ON_ASYNCIO
 def test_what_loops_treat_specially_is_a_failed_attempt_with_its_own_error(db: Database, run: Run) -> None:
     workers, heard = Workers(), dict[str, BaseException]()
     for name, error in OF_LOOPS.items():
@@ -71,6 +73,7 @@ def test_what_loops_treat_specially_is_a_failed_attempt_with_its_own_error(db: D
         assert "trio.Cancelled" in str(heard[name])
 
 
+@ON_ASYNCIO
 def test_handler_that_leaves_a_scope_open_breaks_its_own_run_only(db: Database, run: Run) -> None:
     workers, may_end = Workers(), asyncio.Event()
 
@@ -94,10 +97,11 @@ def test_handler_that_leaves_a_scope_open_breaks_its_own_run_only(db: Database, 
     run(main)
 
 
-def test_handler_in_the_runtime_uses_anyio_on_trio(db: Database, run: Run) -> None:
+@VIRTUALLY_ON_ASYNCIO
+def test_handler_in_the_runtime_uses_anyio_on_trio(db: Database, run_virtually: VirtualRun) -> None:
     workers, seen = Workers(), list[object]()
 
-    @workers.register("a", runs_on="runtime", timeout=0.3, max_attempts=1)
+    @workers.register("a", runs_on="runtime", timeout=LIMIT, max_attempts=1)
     async def handle(job: RunningJob[Any]) -> None:
         with anyio.move_on_after(0.01) as scope:
             await anyio.sleep(LONG)
@@ -114,10 +118,11 @@ def test_handler_in_the_runtime_uses_anyio_on_trio(db: Database, run: Run) -> No
             await scheduler.enqueue("a")
             await until(lambda: statuses(db, "a") == ["failed"])
 
-    run(main)
+    run_virtually(main)
     assert seen == [True, True, "timeout"]
 
 
+@ON_ASYNCIO
 def test_timeouts_and_task_groups_of_asyncio_work_in_handlers(db: Database, run: Run) -> None:
     workers, log, counts = Workers(), list[str](), list[int]()
 
@@ -167,10 +172,13 @@ def test_timeouts_and_task_groups_of_asyncio_work_in_handlers(db: Database, run:
     assert counts == [0]
 
 
-def test_cancelled_run_passes_timeouts_and_task_groups_and_may_clean_up_in_a_child(db: Database, run: Run) -> None:
+@VIRTUALLY_ON_ASYNCIO
+def test_cancelled_run_passes_timeouts_and_task_groups_and_may_clean_up_in_a_child(
+    db: Database, run_virtually: VirtualRun
+) -> None:
     workers, log = Workers(), list[str]()
 
-    @workers.register("a", timeout=0.2, max_attempts=1)
+    @workers.register("a", timeout=LIMIT, max_attempts=1)
     async def handle(job: RunningJob[Any]) -> None:
         async def child() -> None:
             try:
@@ -195,18 +203,21 @@ def test_cancelled_run_passes_timeouts_and_task_groups_and_may_clean_up_in_a_chi
             await scheduler.enqueue("a")
             await until(lambda: statuses(db, "a") == ["failed"])
 
-    run(main)
+    run_virtually(main)
     assert log == ["child saved", "timeout", "inner False"]
     document = only_document(db)
     assert (document["saved"], document["progress"]) == ("of the child", "of the handler")
-    assert "longer than 0.2 s" in document["failReason"]
+    assert "longer than 1 s" in document["failReason"]
 
 
-def test_handler_that_swallows_one_cancellation_and_returns_keeps_its_result(db: Database, run: Run) -> None:
+@VIRTUALLY_ON_ASYNCIO
+def test_handler_that_swallows_one_cancellation_and_returns_keeps_its_result(
+    db: Database, run_virtually: VirtualRun
+) -> None:
     """As on trio."""
     workers, log = Workers(), list[str]()
 
-    @workers.register("a", timeout=0.1, max_attempts=1, store_result=True)
+    @workers.register("a", timeout=LIMIT, max_attempts=1, store_result=True)
     async def handle(job: RunningJob[Any]) -> str:
         try:
             await asyncio.sleep(LONG)
@@ -219,11 +230,12 @@ def test_handler_that_swallows_one_cancellation_and_returns_keeps_its_result(db:
             await scheduler.enqueue("a")
             await until(lambda: statuses(db, "a") not in (["pending"], ["processing"]))
 
-    run(main)
+    run_virtually(main)
     assert log == ["swallowed"]
     assert (only_document(db)["status"], only_document(db).get("result")) == ("completed", "all the same")
 
 
+@ON_ASYNCIO
 def test_task_that_outlives_its_handler_may_enqueue_and_not_save(db: Database, run: Run) -> None:
     workers, log, left = Workers(), list[str](), list[asyncio.Task[None]]()
     may_go_on = asyncio.Event()
@@ -249,13 +261,14 @@ def test_task_that_outlives_its_handler_may_enqueue_and_not_save(db: Database, r
             await scheduler.enqueue("a")
             await until(lambda: statuses(db, "a") == ["completed"])
             may_go_on.set()
-            await asyncio.wait_for(left[0], 10)
+            await asyncio.wait_for(left[0], 40)
 
     run(main)
     assert log == ["save refused", "progress refused", "lost"]
     assert statuses(db, "later") == ["pending"]
 
 
+@ON_ASYNCIO
 def test_calls_of_a_job_from_another_loop_and_thread(db: Database, run: Run) -> None:
     workers, seen = Workers(), list[object]()
 
@@ -288,6 +301,7 @@ def test_calls_of_a_job_from_another_loop_and_thread(db: Database, run: Run) -> 
     assert statuses(db, "other") == ["pending"] * 2
 
 
+@ON_ASYNCIO
 def test_handler_that_calls_trio_gets_advice(db: Database, run: Run) -> None:
     workers = Workers()
 

@@ -48,7 +48,7 @@ def served(registry: CollectorRegistry) -> Iterator[str]:
 
 
 def fetched(address: str) -> str:
-    with urlopen(address, timeout=10) as answer:
+    with urlopen(address, timeout=40) as answer:
         text: str = answer.read().decode()
         return text
 
@@ -113,16 +113,15 @@ def test_lag_of_the_loop_of_the_application_is_shown_beside_that_of_the_schedule
                 seen: list[dict[str, float]] = []
 
                 def watch() -> None:
-                    while not seen or seen[-1].get("application", 0.0) < 0.5:
+                    # A busy machine may delay the loop of the instance for a while, too.
+                    while not seen or not seen[-1].get("instance", 0.0) < 0.5 <= seen[-1].get("application", 0.0):
                         seen.append(Scrape(registry).by("of", "event_loop_lag_seconds"))
                         time.sleep(0.01)
 
                 watching = threading.Thread(target=watch)
                 watching.start()
-                watching.join(15)  # Blocks the loop of the application until a scrape in a thread shows it.
-                assert not watching.is_alive()
-                assert seen[-1]["application"] >= 0.5
-                assert seen[-1].get("instance", 0.0) < 0.5
+                watching.join(40)  # Blocks the loop of the application until a scrape in a thread shows it.
+                assert not watching.is_alive(), seen[-1]
 
     run(main)
 

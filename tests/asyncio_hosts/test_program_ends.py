@@ -14,6 +14,8 @@ from trio_monque import Monque
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.store.types import Database
 
+pytestmark = pytest.mark.timeout(300)
+
 LONG_JOB = """
 began = threading.Event()
 
@@ -26,13 +28,13 @@ async def long(job):
         await asyncio.sleep(60)
     finally:
         say("cancelled", job.cancel_reason)
-        with job.cleanup(1):
+        with job.cleanup(10):
             await job.save("clean")
             say("saved")
 
 async def main(body=lambda: asyncio.sleep(60)):
-    async with open_scheduler(db, workers, shutdown_timeout=30, heartbeat_interval=10):
-        await asyncio.to_thread(began.wait, 20)
+    async with open_scheduler(db, workers, shutdown_timeout=30, cleanup_timeout=10):
+        await asyncio.to_thread(began.wait, 100)
         say("ready")
         await body()
 
@@ -64,7 +66,7 @@ ENDS = {
         "async def enter():\n"
         "    opened = open_scheduler(db, workers)\n"
         "    await opened.__aenter__()\n"
-        "    await asyncio.to_thread(began.wait, 20)\n"
+        "    await asyncio.to_thread(began.wait, 100)\n"
         "run(enter)"
     ),
 }
@@ -171,7 +173,7 @@ async def a(job):
     if job.attempt == 1:
         raise ValueError("once")
 
-@workers.register("slow", timeout=0.05, max_attempts=1)
+@workers.register("slow", timeout=0.5, max_attempts=1)
 async def slow(job):
     async with asyncio.timeout(60):
         await asyncio.sleep(60)

@@ -43,7 +43,7 @@ def test_job_that_is_replaced_while_it_runs_runs_once_more_with_the_last_data(db
                 await to_thread.run_sync(from_a_thread),
             ]
             goes_on[0].set()
-            results.append((outcomes, (await scheduler.wait_job(job, timeout=20)).result))
+            results.append((outcomes, (await scheduler.wait_job(job, timeout=40)).result))
 
     run(main)
     assert results == [(["again", "again"], 3)]

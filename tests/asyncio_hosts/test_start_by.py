@@ -24,9 +24,9 @@ def test_job_of_an_unknown_name_is_cancelled_at_its_moment(db: Database, run: Ru
 
     async def main() -> None:
         async with open_scheduler(db, Workers(), listeners={JobCancelled: listen}, **QUICK) as scheduler:
-            job = await scheduler.enqueue("unknown", start_by=datetime.now(UTC) + timedelta(seconds=0.3))
+            job = await scheduler.enqueue("unknown", start_by=datetime.now(UTC) + timedelta(seconds=1.5))
             with pytest.raises(JobCancelledError, match="start_by: not started by"):
-                await scheduler.wait_job(job, timeout=20)
+                await scheduler.wait_job(job, timeout=40)
             waited.append(job.id)
 
     run(main)

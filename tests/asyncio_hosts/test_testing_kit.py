@@ -25,7 +25,7 @@ def test_drain_runs_all_that_is_due(run: Run, db: Database) -> None:
             await job.scheduler.enqueue("double", job.data * 2)
         return job.data * 2
 
-    @workers.register("fails")
+    @workers.register("fails", backoff=3600)
     async def fails(job: RunningJob[None]) -> None:
         raise ConnectionError
 

@@ -13,7 +13,7 @@ import pytest
 import trio
 
 from tests.asyncio_hosts.conftest import ON_ASYNCIO, Run
-from tests.asyncio_hosts.scenes import heartbeat_of_instance, statuses, until
+from tests.asyncio_hosts.scenes import SECONDS_TO_BEAT, heartbeat_of_instance, statuses, until
 from tests.support.internals import has_looked_for_jobs
 from tests.support.waiting import wait_for_changes, wait_until
 from trio_monque import Monque, NewJob, RunningJob, Scheduler, Workers, open_scheduler
@@ -142,7 +142,7 @@ def test_jobs_that_came_while_the_loop_was_blocked_start_when_it_goes_on(db: Dat
         ran.append(job.data)
 
     async def main() -> None:
-        async with open_scheduler(db, workers, heartbeat_interval=0.3, **ONCE_AN_HOUR) as scheduler:
+        async with open_scheduler(db, workers, heartbeat_interval=SECONDS_TO_BEAT, **ONCE_AN_HOUR) as scheduler:
             await caught_up(scheduler)
             for block in range(2):
                 wait_until(lambda: not scheduler.is_healthy(), "the scheduler notices that this blocks the loop")

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-from contextlib import asynccontextmanager
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeVar
 
 import trio
@@ -19,17 +21,28 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class AppRunner:
-    """Runs the program, on asyncio's own loop or uvloop's."""
+    """Runs the program, on asyncio's own loop or uvloop's, or in virtual time that runtimes share ("joined")."""
 
     name: str
 
     def run(self, main: Callable[[], Coroutine[Any, Any, T]], *, debug: bool = False) -> T:
-        with asyncio.Runner(loop_factory=self.new_loop, debug=debug) as runner:
+        with self._joining(), asyncio.Runner(loop_factory=self.new_loop, debug=debug) as runner:
             return runner.run(main())
+
+    def _joining(self) -> AbstractContextManager[None]:
+        if self.name != "joined":
+            return nullcontext()
+        from tests.support.joined_time import joining_runtimes
+
+        return joining_runtimes()
 
     def new_loop(self) -> asyncio.AbstractEventLoop:
         if self.name == "asyncio":
             return asyncio.new_event_loop()
+        if self.name == "joined":
+            from tests.support.joined_time import JoinedLoop
+
+            return JoinedLoop()
         import uvloop
 
         return uvloop.new_event_loop()
@@ -124,6 +137,24 @@ async def open_engine(*, cleanup: Callable[[], Awaitable[None]] | None = None) -
 
     async with open_in_runtime(main, Engine.drain, "engine") as engine:
         yield engine
+
+
+def move_clock(runtime: Runtime, seconds: float) -> None:
+    """Move the MockClock of a runtime, and return when all that this causes there has happened. From another thread."""
+    import trio.testing  # Not above: programs of these tests import this file, and that takes long on a busy machine.
+
+    has_settled = threading.Event()
+
+    async def move() -> None:
+        clock = trio.lowlevel.current_clock()
+        assert isinstance(clock, trio.testing.MockClock)
+        await trio.testing.wait_all_tasks_blocked()  # Tasks that are new have begun to sleep.
+        clock.jump(seconds)
+        await trio.testing.wait_all_tasks_blocked()
+        has_settled.set()
+
+    runtime.post(partial(runtime.start_service, move))
+    assert has_settled.wait(20)
 
 
 async def until(condition: Callable[[], object]) -> None:

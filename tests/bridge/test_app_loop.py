@@ -6,6 +6,7 @@ import asyncio
 import gc
 import threading
 import traceback
+import weakref
 from contextvars import ContextVar
 from typing import Any
 
@@ -428,18 +429,19 @@ def test_grace_of_the_calling_task_goes_with_the_context_and_comes_back(app: App
 def test_garbage_collection_does_not_take_tasks_that_wait(app: AppRunner) -> None:
     """The loop keeps weak references to its tasks."""
 
-    async def waits(ready: list[int], number: int) -> int:
+    async def waits(gates: list[Any], number: int) -> int:
         future = asyncio.get_running_loop().create_future()
-        ready.append(number)
-        asyncio.get_running_loop().call_later(0.05, future.set_result, number)
+        gates.append((weakref.ref(future), number))
         return await future  # type: ignore[no-any-return]
 
     async def main() -> None:
         async with open_engine() as engine:
-            ready: list[int] = []
-            calls = [asyncio.create_task(engine.call(waits, ready, number)) for number in range(50)]
-            await until(lambda: len(ready) == 50)
+            gates: list[Any] = []
+            calls = [asyncio.create_task(engine.call(waits, gates, number)) for number in range(50)]
+            await until(lambda: len(gates) == 50)
             gc.collect()
+            for gate, number in gates:
+                gate().set_result(number)
             assert await asyncio.gather(*calls) == list(range(50))
 
     app.run(main)

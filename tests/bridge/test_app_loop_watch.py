@@ -5,45 +5,53 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-import time
-from collections.abc import Callable
+from typing import Final
 
 import pytest
 import trio
 
-from tests.bridge.support import AppRunner, Engine, open_engine, until
+from tests.bridge.support import AppRunner, Engine, move_clock, open_engine, until
 from tests.support.internals import canary_of, thread_of
 from tests.support.waiting import wait_until
-from trio_monque.bridge import app_loop_watch
+from trio_monque.bridge.app_loop_watch import BLOCKED_AFTER, LOOK_INTERVAL, PAUSED_AFTER
 from trio_monque.bridge.mailbox import Mailbox
 
+LOOKS_UNTIL_BLOCKED: Final = 1 + round(BLOCKED_AFTER / LOOK_INTERVAL)
+"""At the first look, the watch asks."""
 
-@pytest.fixture
-def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same watch, twenty times as fast."""
-    monkeypatch.setattr(app_loop_watch, "LOOK_INTERVAL", 0.0125)
-    monkeypatch.setattr(app_loop_watch, "PAUSED_AFTER", 0.025)
-    monkeypatch.setattr(app_loop_watch, "BLOCKED_AFTER", 0.05)
+MOVED_BY_HAND: Final = pytest.mark.usefixtures("moved_by_hand")
+"""The clock of the runtime, by which the watch looks: else a busy machine would make the loop late by itself."""
 
 
-@pytest.mark.usefixtures("hasty")
+def look_often(engine: Engine, looks: int) -> None:
+    """Let so much time pass that the watch looks so often. This blocks the loop of the application."""
+    for _ in range(looks):
+        move_clock(engine.runtime, LOOK_INTERVAL)
+
+
+@MOVED_BY_HAND
 def test_handler_that_blocks_the_loop_is_named_with_its_stack(app: AppRunner, caplog: pytest.LogCaptureFixture) -> None:
-    async def rude(engine: Engine) -> list[bool]:
-        seen = [engine.app_loop.is_answering]
-        wait_until(lambda: not engine.app_loop.is_answering, "the watch notices the block")
-        wait_until(lambda: engine.app_loop.blocked, "the block is counted")
-        seen.append(engine.app_loop.is_answering)
-        return [*seen, engine.app_loop.lag >= 0.05]
+    async def rude(engine: Engine) -> list[tuple[float, bool, int]]:
+        seen = list[tuple[float, bool, int]]()
+        look_often(engine, 1)  # The watch asks.
+        while not engine.app_loop.blocked:
+            look_often(engine, 1)
+            seen.append((engine.app_loop.lag, engine.app_loop.is_answering, engine.app_loop.blocked))
+        return seen
 
     async def main() -> None:
         async with open_engine() as engine:
             recovered: list[bool] = []
             engine.app_loop.when_recovered(lambda: recovered.append(engine.app_loop.is_answering))
-            assert await engine.call(rude, engine, label="the handler of job 7") == [True, False, True]
+            seen = await engine.call(rude, engine, label="the handler of job 7")
+            assert seen == [(0.25, True, 0), (PAUSED_AFTER, False, 0), (0.75, False, 0), (BLOCKED_AFTER, False, 1)]
             await until(lambda: recovered)
             assert recovered == [True]
-            assert engine.app_loop.blocked == 1
-            await until(lambda: engine.app_loop.lag < 0.05)
+            assert (engine.app_loop.blocked, engine.app_loop.lag) == (1, BLOCKED_AFTER)
+            look_often(engine, 1)
+            await engine.in_runtime(trio.lowlevel.checkpoint)  # By then the loop has answered.
+            look_often(engine, 1)
+            assert engine.app_loop.lag == 0.0
 
     app.run(main)
     error, warning, *rest = [record for record in caplog.records if record.name == "trio_monque.bridge"]
@@ -51,40 +59,41 @@ def test_handler_that_blocks_the_loop_is_named_with_its_stack(app: AppRunner, ca
     assert (error.levelno, warning.levelno) == (logging.ERROR, logging.WARNING)
     assert "by the handler of job 7." in error.getMessage()
     assert "in rude" in error.getMessage()
-    assert "goes on: it was blocked for" in warning.getMessage()
+    assert "goes on: it was blocked for 1.0 s" in warning.getMessage()
 
 
-@pytest.mark.usefixtures("hasty")
+@MOVED_BY_HAND
 def test_block_by_something_else_names_no_handler(app: AppRunner, caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
         async with open_engine() as engine:
-            wait_until(lambda: engine.app_loop.blocked, "the block is counted")
+            look_often(engine, LOOKS_UNTIL_BLOCKED)
+            assert engine.app_loop.blocked == 1
 
     app.run(main)
     assert "by something outside of the handlers." in caplog.text
 
 
-@pytest.mark.usefixtures("hasty")
+@MOVED_BY_HAND
 def test_runtime_goes_on_while_the_loop_is_blocked(app: AppRunner) -> None:
     """What renews leases is there."""
 
     async def main() -> None:
         async with open_engine() as engine:
-            turns = 0
+            renewed_at = list[float]()
 
             async def renew() -> None:
-                nonlocal turns
                 while True:
-                    await trio.sleep(0.001)
-                    turns += 1
+                    await trio.sleep(LOOK_INTERVAL)
+                    renewed_at.append(trio.current_time())
 
             engine.runtime.post(lambda: engine.nursery.start_soon(renew))
-            wait_until(lambda: engine.app_loop.blocked and turns > 20, "turns of the runtime")
+            look_often(engine, LOOKS_UNTIL_BLOCKED)
+            assert engine.app_loop.blocked == 1
+            assert renewed_at == [LOOK_INTERVAL * number for number in range(1, LOOKS_UNTIL_BLOCKED + 1)]
 
     app.run(main)
 
 
-@pytest.mark.usefixtures("hasty")
 def test_answer_reaches_the_runtime_although_its_turn_of_the_loop_blocks(app: AppRunner) -> None:
     """Answers wait for the end of their turn, to share a wake-up. That turn may be the longest of all."""
     answered, delivered = list[str](), list[str]()
@@ -109,28 +118,25 @@ def test_answer_reaches_the_runtime_although_its_turn_of_the_loop_blocks(app: Ap
     assert (answered, delivered) == (["the answer"], ["while blocked"])
 
 
-@pytest.mark.usefixtures("hasty")
+@MOVED_BY_HAND
 def test_stall_of_the_runtime_itself_is_not_taken_for_one_of_the_application(
     app: AppRunner, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The answer is there. Otherwise a busy machine would close the application for claims again and again."""
+    """Otherwise a busy machine would close the application for claims again and again."""
 
     async def main() -> None:
         async with open_engine() as engine:
-
-            async def stall() -> None:
-                for _ in range(5):
-                    await trio.sleep(0.005)
-                    time.sleep(0.1)  # noqa: ASYNC251
-                    assert engine.app_loop.is_answering
-
-            await engine.runtime.call(stall)
+            look_often(engine, 1)  # The watch asks, and this loop could not answer yet.
+            for _ in range(5):
+                move_clock(engine.runtime, 2 * BLOCKED_AFTER)
+                assert engine.app_loop.is_answering
             assert engine.app_loop.blocked == 0
 
     app.run(main)
     assert caplog.records == []
 
 
+@MOVED_BY_HAND  # Otherwise the watch may ring meanwhile.
 def test_calls_that_begin_together_share_a_wake_up(app: AppRunner, monkeypatch: pytest.MonkeyPatch) -> None:
     rings: list[int] = []
     ring = Mailbox.ring
@@ -158,13 +164,12 @@ def test_calls_that_begin_together_share_a_wake_up(app: AppRunner, monkeypatch: 
             assert begun.wait(20)
             to_application = len([one for one in rings if one != here])
             await called
-            assert 1 <= to_application <= 2  # The watch may ring meanwhile.
+            assert to_application == 1
             assert 1 <= len([one for one in rings if one == here]) < 50
 
     app.run(main)
 
 
-@pytest.mark.usefixtures("hasty")
 @pytest.mark.parametrize("is_closed", [True, False])
 def test_loop_that_is_closed_cuts_and_resumes_the_callers(app: AppRunner, is_closed: bool) -> None:
     """A stopped loop may go on, so only a closed one counts, as long as the main thread lives."""
@@ -189,7 +194,7 @@ def test_loop_that_is_closed_cuts_and_resumes_the_callers(app: AppRunner, is_clo
 
     loop = app.new_loop()
     task = loop.create_task(main())
-    loop.run_until_complete(asyncio.wait_for(_until(lambda: log), 20))
+    loop.run_until_complete(until(lambda: log))
     (engine,) = engines
     if is_closed:
         loop.close()
@@ -207,8 +212,3 @@ def test_loop_that_is_closed_cuts_and_resumes_the_callers(app: AppRunner, is_clo
     canary_of(engine.app_loop)._log_destroy_pending = False
     for one in (task, *asyncio.all_tasks(loop)):
         one._log_destroy_pending = False  # type: ignore[attr-defined]
-
-
-async def _until(condition: Callable[[], object]) -> None:
-    while not condition():
-        await asyncio.sleep(0.001)

@@ -20,7 +20,8 @@ from trio_monque import bridge
 
 ROOM: Final = str(Path(bridge.__file__).parent)
 MOST_STEPS: Final = 2_000
-SECONDS: Final = 3.0
+SECONDS: Final = 30.0
+"""For a program that ends. Only one that does not end takes so long."""
 STRIDE: Final = 1 if FULL else 13
 
 

@@ -13,6 +13,8 @@ import pytest
 
 from tests.support.thoroughly import rows_in
 
+pytestmark = pytest.mark.timeout(300)  # On a busy machine, a program needs half a minute to import what it runs.
+
 PROGRAM = """
 import asyncio, os, signal, sys, threading
 from tests.bridge.support import AppRunner, open_engine
@@ -112,14 +114,14 @@ def test_terminated_program_that_handles_the_signal_cuts() -> None:
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
     process.send_signal(signal.SIGTERM)
-    output, _ = process.communicate(timeout=30)
+    output, _ = process.communicate(timeout=200)
     assert sorted(output.split()) == sorted(["cut", "handler", "ended"])
 
 
 def _run(program: str, *options: str) -> tuple[str, str]:
     process = _start(program, *options)
     try:
-        return process.communicate(timeout=30)
+        return process.communicate(timeout=200)
     except subprocess.TimeoutExpired:
         process.send_signal(signal.SIGABRT)  # It prints the stacks of its threads.
         pytest.fail("the program does not end: {}{}".format(*process.communicate()))

@@ -104,12 +104,17 @@ def test_result_that_a_cancelled_caller_does_not_get_goes_to_the_orphan_callback
         async with open_engine() as engine:
             orphans: list[str] = []
             began = threading.Event()
+            may_end: list[trio.Event] = []
 
             async def takes_something() -> str:
+                may_end.append(trio.Event())
                 with trio.CancelScope(shield=True):
                     began.set()
-                    await trio.sleep(0.01)
+                    await may_end[-1].wait()
                 return "taken"
+
+            def let_it_end() -> None:
+                engine.runtime.post(may_end[-1].set)
 
             async def caller() -> str:
                 return await engine.runtime.call(takes_something, orphan=orphans.append)
@@ -117,15 +122,26 @@ def test_result_that_a_cancelled_caller_does_not_get_goes_to_the_orphan_callback
             task = asyncio.create_task(caller())
             await until(began.is_set)
             task.cancel()
+            await asyncio.sleep(0)  # The task has met it.
+            let_it_end()
             with pytest.raises(asyncio.CancelledError):
                 await task
             await engine.runtime.call(_answer)
             assert orphans == ["taken"]
 
             began.clear()
+
+            async def cancel_scope() -> None:
+                await until(began.is_set)
+                scope.cancel()
+                await asyncio.sleep(0)
+                let_it_end()
+
             with anyio.CancelScope() as scope:
-                asyncio.get_running_loop().call_later(0.005, scope.cancel)
+                cancelling = asyncio.create_task(cancel_scope())
                 assert await caller() == "taken"
+            await cancelling
+            assert scope.cancel_called
             assert orphans == ["taken"]
 
     app.run(main)
@@ -292,18 +308,21 @@ def test_mirrored_scope_is_left_with_its_block_and_cancels_nothing_later(app: Ap
     app.run(main)
 
 
+@pytest.mark.parametrize("app", ["joined"], indirect=True)
 def test_mirrored_scope_has_a_shield_and_a_time_limit_of_its_own(app: AppRunner) -> None:
     async def main() -> None:
         async with open_engine() as engine:
             log: list[str] = []
+            began_at = anyio.current_time()
             with anyio.CancelScope() as outer:
                 outer.cancel()
-                with mirrored_scope(engine.runtime, _entering(trio.CancelScope()), shield=True, seconds=0.02) as scope:
-                    await asyncio.sleep(0.001)
+                with mirrored_scope(engine.runtime, _entering(trio.CancelScope()), shield=True, seconds=20) as scope:
+                    await asyncio.sleep(19)
                     log.append("shielded")
                     await asyncio.sleep(60)
                 log.append("limited")
                 assert scope.cancelled_caught
+                assert anyio.current_time() == began_at + 20
             assert log == ["shielded", "limited"]
 
     app.run(main)

@@ -287,7 +287,7 @@ async def test_renewal_behind_a_finish_is_not_reported_as_lost(
 
             def hold() -> None:
                 token.run_sync_soon(is_sent.set)
-                assert go_on.wait(20)
+                assert go_on.wait(50)
 
             interceptor.before(lambda name, command: name == "update" and is_renewal(dict(command)), hold)
             await is_sent.wait()

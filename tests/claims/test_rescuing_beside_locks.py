@@ -40,7 +40,7 @@ async def test_one_locked_document_does_not_keep_the_others_from_their_rescue(
                 session.abort_transaction()
 
         with trio.fail_after(1000):
-            report = await run_claims(things, OPEN, handle, wait=False, operation_timeout=0.5)
+            report = await run_claims(things, OPEN, handle, wait=False, operation_timeout=1.5)
     assert (report.finished, report.rescued) == (20, 20)
     assert finished[-1] == 7
 

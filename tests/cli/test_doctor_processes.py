@@ -13,6 +13,7 @@ from pymongo import MongoClient
 
 from tests.faults.processes import frozen
 from tests.support.programs import uri_of_database
+from tests.support.standstills import Witness
 from tests.support.store import handle
 from tests.support.waiting import wait_until
 from trio_monque import Monque
@@ -31,7 +32,7 @@ OPTIONS = ("--heartbeat-interval", str(BEAT), "--poll-interval", "0.05", "--only
 
 @pytest.mark.full
 def test_frozen_worker_is_named_within_a_lease_and_its_job_no_more_after_the_rescue(
-    mongod: EmbeddedServer, db: Database, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    mongod: EmbeddedServer, db: Database, tmp_path: Path, capsys: pytest.CaptureFixture[str], witness: Witness
 ) -> None:
     write_program(tmp_path)
     uri = uri_of_database(mongod.uri, db.name)
@@ -43,7 +44,7 @@ def test_frozen_worker_is_named_within_a_lease_and_its_job_no_more_after_the_res
         with frozen(worker.pid):
             frozen_at = time.monotonic()
             wait_until(lambda: "stuck-jobs" in doctor.looks().kinds, "the job counts as stuck", pause=0.05)
-            assert time.monotonic() - frozen_at < LEASE_IN_BEATS * BEAT
+            assert witness.undisturbed(frozen_at, time.monotonic()) < LEASE_IN_BEATS * BEAT
             found = doctor.looks()
             (sentence,) = found.sentences("stuck-jobs")
             assert sentence.startswith("Jobs stuck in `processing`: 1. Their holder shop-1 has not renewed its claims")

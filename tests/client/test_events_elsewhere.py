@@ -63,11 +63,11 @@ async def test_stream_in_another_loop_gets_events_and_ends_with_the_scheduler(
 
         thread = threading.Thread(target=run)
         thread.start()
-        await trio.to_thread.run_sync(listening.wait, 10)
+        await trio.to_thread.run_sync(listening.wait, 50)
         await scheduler.enqueue("job")
         await drain(scheduler)
         await assert_enqueued(scheduler, status="completed", count=1)
-    await trio.to_thread.run_sync(thread.join, 10)
+    await trio.to_thread.run_sync(thread.join, 50)
     assert not thread.is_alive()
     assert reported == ["JobStarted", "JobCompleted"]
 

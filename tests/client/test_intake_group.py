@@ -45,7 +45,7 @@ class Held:
 
         def wait() -> None:
             self.entered.set()
-            assert released.wait(10)
+            assert released.wait(50)
 
         self.interceptor.before(lambda name, _: name == "insert", wait)
 
@@ -240,7 +240,7 @@ def test_leader_cancelled_while_it_waits_for_a_thread_passes_the_lead_on(
 
     def busy() -> None:
         running.release()
-        assert free.wait(10)
+        assert free.wait(50)
 
     async def enqueue(number: int, scope: anyio.CancelScope) -> None:
         with scope:
@@ -357,7 +357,7 @@ def test_loops_in_several_threads_share_one_client(db: Database, jobs: Collectio
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join()
     assert jobs.count_documents({}) == 180
 
 
@@ -367,13 +367,12 @@ async def test_callers_cancelled_at_any_moment_leave_no_caller_waiting(db: Datab
     stored: set[object] = set()
 
     async def enqueue(number: int) -> None:
-        with trio.move_on_after(number % 7 * 0.0005 if number % 3 else 60):
+        with trio.move_on_after(number % 7 * 0.0005 if number % 3 else math.inf):
             stored.add((await monque.enqueue("greet", number)).id)
 
-    with trio.fail_after(30):
-        for _ in range(10):
-            async with trio.open_nursery() as nursery:
-                for number in range(60):
-                    nursery.start_soon(enqueue, number)
+    for _ in range(10):
+        async with trio.open_nursery() as nursery:
+            for number in range(60):
+                nursery.start_soon(enqueue, number)
     assert len(stored) >= 200
     assert stored <= {document["_id"] for document in jobs.find()}

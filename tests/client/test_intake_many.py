@@ -233,7 +233,7 @@ def test_next_slice_is_made_while_one_is_in_flight(
     monkeypatch.setattr(inserting, "parcels", recorded)
     interceptor = Interceptor()
     with MongoClient[Any](mongod.uri, event_listeners=[interceptor]) as client:
-        interceptor.before(lambda name, _: name == "insert", lambda: in_time.append(made.wait(10)))
+        interceptor.before(lambda name, _: name == "insert", lambda: in_time.append(made.wait(50)))
         Monque(client[db.name]).sync.enqueue_many([NewJob(name="greet", data=number) for number in range(6)])
     assert in_time == [True]
 

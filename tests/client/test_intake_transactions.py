@@ -178,7 +178,7 @@ def test_with_transaction_in_a_thread_uses_the_blocking_client(db: Database, job
 
     thread = threading.Thread(target=work)
     thread.start()
-    thread.join(10)
+    thread.join(50)
     assert jobs.count_documents({}) == 1
 
 

@@ -11,7 +11,7 @@ from trio_monque.store.types import Collection, Database
 
 def test_one_locked_document_does_not_keep_the_others_from_their_rescue(db: Database, jobs: Collection) -> None:
     dead = claim(handle(db), 20)
-    rescuer = Rescuer(context_of(Monque(db, operation_timeout=0.5)))
+    rescuer = Rescuer(context_of(Monque(db, operation_timeout=1.5)))
     with db.client.start_session() as session:
         with session.start_transaction():
             jobs.update_one({"_id": dead[7].id}, {"$set": {"status": "completed"}}, session=session)

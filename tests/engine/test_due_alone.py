@@ -17,6 +17,7 @@ from tests.support.thoroughly import one_in
 from trio_monque.engine import claimer as claimer_module
 from trio_monque.engine import waker as waker_module
 from trio_monque.engine.demand import HEAD_START, Demand, Due, Granted, KnownItem
+from trio_monque.testing.virtual_run import reproducible_order
 
 DAY = 86400.0
 ONE, TWO = KnownItem(1, "all"), KnownItem(2, "all")
@@ -229,8 +230,10 @@ async def test_every_item_starts_soon_after_it_is_due_in_a_random_mix_of_changes
     autojump_clock: MockClock,
     seed: int,
     rests: bool,
+    virtual_pauses: None,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """The order in which tasks run is the seed's, too: each mix is the same on every machine."""
     monkeypatch.setattr(waker_module, "RETRY", 0.001)
     monkeypatch.setattr(claimer_module, "FIRST_RETRY", 0.001)
     chance, counted, late = random.Random(seed), Counter[int](), list[float]()
@@ -247,24 +250,25 @@ async def test_every_item_starts_soon_after_it_is_due_in_a_random_mix_of_changes
     engine = engine_of(shelf, concurrency=chance.choice([1, 3, 50]), rests=rests, poll_interval=DAY)
     engine.slots.set_limit("all", 100)
     taken = set[int]()
-    async with running(engine):
-        for item in range(150):
-            due = trio.current_time() + chance.choice([0, 0.002, 0.1, chance.uniform(0, 2)])
-            shelf.due_at[item] = due_of[item] = due
-            engine.waker.expect(due, KnownItem(item, "all") if chance.random() < 0.8 else None)
-            waiting = [one for one, at in shelf.due_at.items() if at > trio.current_time()]
-            if waiting and chance.random() < 0.3:
-                other = chance.choice(waiting)
-                if chance.random() < 0.3:
-                    taken.add(other)
-                    del shelf.due_at[other]
-                else:
-                    moved = trio.current_time() + chance.choice([0, 0.05, 1])
-                    shelf.due_at[other] = due_of[other] = moved
-                    engine.waker.expect(moved)
-            await trio.sleep(chance.choice([0, 0.001, 0.02]))
-        await trio.sleep(60)
-        assert shelf.due_at == {}
+    with reproducible_order(seed):
+        async with running(engine):
+            for item in range(150):
+                due = trio.current_time() + chance.choice([0, 0.002, 0.1, chance.uniform(0, 2)])
+                shelf.due_at[item] = due_of[item] = due
+                engine.waker.expect(due, KnownItem(item, "all") if chance.random() < 0.8 else None)
+                waiting = [one for one, at in shelf.due_at.items() if at > trio.current_time()]
+                if waiting and chance.random() < 0.3:
+                    other = chance.choice(waiting)
+                    if chance.random() < 0.3:
+                        taken.add(other)
+                        del shelf.due_at[other]
+                    else:
+                        moved = trio.current_time() + chance.choice([0, 0.05, 1])
+                        shelf.due_at[other] = due_of[other] = moved
+                        engine.waker.expect(moved)
+                await trio.sleep(chance.choice([0, 0.001, 0.02]))
+            await trio.sleep(60)
+            assert shelf.due_at == {}
     assert counted == Counter(set(range(150)) - taken)
     assert min(late) >= 0
     # A few round trips, some slots' turns, and what failed is tried again.

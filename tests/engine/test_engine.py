@@ -163,6 +163,38 @@ async def test_stronger_reason_replaces_a_weaker_one(autojump_clock: MockClock) 
     assert timed_out.reason is CancelReason.TIMEOUT
 
 
+@pytest.mark.parametrize("is_taken_in_time", [True, False])
+async def test_time_limit_that_ends_before_a_late_begin_is_taken_does_not_count_as_one(
+    autojump_clock: MockClock, is_taken_in_time: bool
+) -> None:
+    """The handler begins on another loop, which did not answer for long: the run takes that in a message."""
+    run = Run(1, time_limit=5, terms=TERMS, sent=trio.current_time())
+    async with trio.open_nursery() as nursery:
+
+        @nursery.start_soon
+        async def work() -> None:
+            with run.scope:
+                await trio.sleep_forever()
+
+        await trio.sleep(4)
+        run.begins_at(began_at := trio.current_time())
+        if is_taken_in_time:
+            run.begin(began_at)
+            reasons = list[CancelReason | None]()
+            for seconds in (4.9, 0.2):
+                await trio.sleep(seconds)
+                reasons.append(run.reason)
+            assert reasons == [None, CancelReason.TIMEOUT]
+            return
+        await trio.sleep(1.1)
+        assert run.scope.cancelled_caught
+        assert run.reason is CancelReason.SHUTDOWN
+        run.begin(began_at)
+        assert run.cancelled_at == trio.current_time()
+        await trio.sleep(5)
+        assert run.ended(None, None).reason is CancelReason.SHUTDOWN
+
+
 async def test_cleanup_that_raises_is_the_end_of_the_run(autojump_clock: MockClock) -> None:
     shelf = Shelf(items=[1], limit=1.0)
 

@@ -533,13 +533,11 @@ async def test_event_loop_that_is_blocked_is_seen_from_another_thread_and_over_w
     engine = engine_of(Shelf())
     with hearing("the event loop is blocked") as blocked, hearing("the event loop goes on") as going_on:
         async with running(engine):
-            with trio.fail_after(20):
-                while engine.watchdog.lag is None or answered_at(engine.watchdog) == 0.0:
-                    await trio.sleep(0.01)
+            while engine.watchdog.lag is None or answered_at(engine.watchdog) == 0.0:
+                await trio.sleep(0.01)
             look_from_a_thread(lambda: bool(seen and seen[-1].reasons and blocked.logged.is_set()))
-            with trio.fail_after(20):
-                while not going_on.logged.is_set() or engine.vitals.examine().reasons:
-                    await trio.sleep(0.01)
+            while not going_on.logged.is_set() or engine.vitals.examine().reasons:
+                await trio.sleep(0.01)
     assert seen[0].reasons == ()
     assert seen[-1].event_loop_lag is not None
     assert seen[-1].event_loop_lag >= 1

@@ -10,7 +10,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from tests.support.engine_log import TWENTY_SECONDS, LogLine, block_the_loop_until, hearing
+from tests.support.engine_log import LogLine, block_the_loop_until, hearing
 from tests.support.internals import answered_at
 from tests.support.shelf import Shelf, engine_of, running
 from trio_monque.engine import watchdog as watchdog_module
@@ -18,15 +18,15 @@ from trio_monque.engine.run import Run
 from trio_monque.engine.shutdown import HARD_END_AFTER
 
 
-async def run_blocking(shelf: Shelf, blocked: LogLine, going_on: LogLine) -> int:
-    """On the real clock; returns how many blocks were counted."""
+async def run_blocking(shelf: Shelf, blocked: LogLine, going_on: LogLine) -> None:
+    """On the real clock. Each block is counted once; a busy machine may add some of its own."""
     engine = engine_of(shelf)
-    async with running(engine):
-        with trio.fail_after(TWENTY_SECONDS):
+    with hearing("the event loop stood still") as stood_still:
+        async with running(engine):
             while not shelf.settled or not going_on.logged.is_set():
                 await trio.sleep(0.01)
+            assert engine.watchdog.blocked == len(going_on.messages) + len(stood_still.messages)
     assert len(blocked.messages) >= 1
-    return engine.watchdog.blocked
 
 
 async def test_handler_that_blocks_the_loop_is_named_with_its_frames() -> None:
@@ -35,7 +35,7 @@ async def test_handler_that_blocks_the_loop_is_named_with_its_frames() -> None:
         async def blocks(run: Run[int]) -> None:
             block_the_loop_until(blocked)
 
-        assert await run_blocking(Shelf(items=[4711], handler=blocks), blocked, going_on) == 1
+        await run_blocking(Shelf(items=[4711], handler=blocks), blocked, going_on)
     assert "by the handler of 4711" in blocked.messages[0]
     assert "block_the_loop_until(blocked)" in blocked.messages[0]
 
@@ -51,7 +51,7 @@ async def test_task_of_a_handlers_nursery_is_the_handlers() -> None:
                 nursery.start_soon(trio.lowlevel.checkpoint)
                 inner.start_soon(child)
 
-        assert await run_blocking(Shelf(items=[4711], handler=spawns), blocked, going_on) == 1
+        await run_blocking(Shelf(items=[4711], handler=spawns), blocked, going_on)
     assert "by the handler of 4711" in blocked.messages[0]
 
 
@@ -60,13 +60,11 @@ async def test_others_that_block_the_loop_are_not_blamed_on_a_handler() -> None:
     with hearing("the event loop is blocked") as blocked, hearing("the event loop goes on") as going_on:
         engine = engine_of(shelf)
         async with running(engine):
-            with trio.fail_after(TWENTY_SECONDS):
-                while answered_at(engine.watchdog) == 0.0:  # A thread of an earlier engine may still be there.
-                    await trio.sleep(0.01)
+            while answered_at(engine.watchdog) == 0.0:  # A thread of an earlier engine may still be there.
+                await trio.sleep(0.01)
             block_the_loop_until(blocked)
-            with trio.fail_after(TWENTY_SECONDS):
-                while not going_on.logged.is_set():
-                    await trio.sleep(0.01)
+            while not going_on.logged.is_set():
+                await trio.sleep(0.01)
     assert "something outside of the handlers" in blocked.messages[0]
     assert "block_the_loop_until(blocked)" in blocked.messages[0]
 
@@ -74,12 +72,10 @@ async def test_others_that_block_the_loop_are_not_blamed_on_a_handler() -> None:
 async def test_watchdog_ends_with_the_engine() -> None:
     shelf = Shelf()
     async with running(engine_of(shelf)):
-        with trio.fail_after(TWENTY_SECONDS):
-            while "trio_monque watchdog" not in [thread.name for thread in threading.enumerate()]:
-                await trio.lowlevel.checkpoint()
-    with trio.fail_after(TWENTY_SECONDS):
-        while "trio_monque watchdog" in [thread.name for thread in threading.enumerate()]:
+        while "trio_monque watchdog" not in [thread.name for thread in threading.enumerate()]:
             await trio.lowlevel.checkpoint()
+    while "trio_monque watchdog" in [thread.name for thread in threading.enumerate()]:
+        await trio.lowlevel.checkpoint()
 
 
 async def test_process_that_was_frozen_did_not_block_its_loop(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,12 +92,11 @@ async def test_process_that_was_frozen_did_not_block_its_loop(monkeypatch: pytes
     engine = engine_of(Shelf())
     with hearing("the event loop") as reported:
         async with running(engine):
-            with trio.fail_after(TWENTY_SECONDS):
-                while answered_at(engine.watchdog) == 0.0:
-                    await trio.lowlevel.checkpoint()
-                thawed_at = time.monotonic()
-                while answered_at(engine.watchdog) < thawed_at + 100:
-                    await trio.lowlevel.checkpoint()
+            while answered_at(engine.watchdog) == 0.0:
+                await trio.lowlevel.checkpoint()
+            thawed_at = time.monotonic()
+            while answered_at(engine.watchdog) < thawed_at + 100:
+                await trio.lowlevel.checkpoint()
     assert reported.messages == []
     assert engine.watchdog.blocked == 0
 

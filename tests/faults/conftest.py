@@ -12,13 +12,13 @@ import pytest
 from pymongo import MongoClient
 
 from tests.support.haste import hasten
+from tests.support.standstills import Witness
 from trio_monque.embedded import embedded_mongod
 from trio_monque.store.types import Database
 
 from .members import ReplicaSet, replica_set
 from .processes import OwnServer
 from .scenario import SEED, Scenario
-from .standstills import Witness, witnessed
 
 # These tests freeze processes, and look into /proc.
 collect_ignore_glob = [] if sys.platform == "linux" else ["test_*.py"]
@@ -38,13 +38,6 @@ def own_db(own_server: OwnServer) -> Iterator[Database]:
     """A database there, and a client that no scheduler of the test uses."""
     with MongoClient[dict[str, Any]](own_server.uri, tz_aware=True) as client:
         yield client[f"monque_test_{secrets.token_hex(6)}"]
-
-
-@pytest.fixture(scope="session")
-def witness() -> Iterator[Witness]:
-    """Of the moments in which the whole machine stood still."""
-    with witnessed() as one:
-        yield one
 
 
 @pytest.fixture

@@ -193,7 +193,7 @@ def the_dead_are_rescued_in_time(evidence: DocumentEvidence) -> Iterator[str]:
                 yield f"held by the dead: {hold}"
             elif since < evidence.when(hold.ended) < until and evidence.is_rescue(hold):
                 took = (hold.ended.at - hold.beat.at).total_seconds()
-                took -= evidence.stood_still(hold.beat.at, hold.ended.at)
+                took -= evidence.excused(hold.beat.at, hold.ended.at)
                 if took > evidence.rescued_within:
                     yield f"held by the dead for {took} s: {hold}"
 

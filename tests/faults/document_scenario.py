@@ -105,7 +105,15 @@ class DocumentScenario(Scenario):
             changes = read_history(client, self.db.name, COLLECTION)
         # The server's clock is that of this machine.
         origin = datetime.now(UTC) - timedelta(seconds=time.monotonic())
-        of_jobs = (read(self.records), changes, LEASE, rescued_within, origin, self.witness.seen())
+        of_jobs = (
+            read(self.records),
+            changes,
+            LEASE,
+            rescued_within,
+            origin,
+            self.witness.seen(),
+            self.witness.waits(),
+        )
         return DocumentEvidence(*of_jobs, plain=frozenset(plain))
 
     def judge(self, *, rescued_within: float = math.inf, plain: Sequence[str] = ()) -> DocumentEvidence:

@@ -15,9 +15,10 @@ from functools import cached_property
 from itertools import pairwise
 from typing import Any, Final
 
+from tests.support.standstills import Standstill, Wait, excused_waits, seconds_of
+
 from .history import CLAIM_FIELDS, Change, Claim, claims
 from .records import Record, Span, by_job, spans
-from .standstills import Standstill, seconds_of
 
 LIVE: Final = ("pending", "processing")
 
@@ -36,6 +37,7 @@ class Evidence:
         rescued_within: Seconds from the last sign of life of a dead instance until its jobs are pending again.
         origin: The server's time when the clock of the records was zero.
         standstills: When the whole machine stood still, by the clock of the records.
+        waits: When tasks waited for a processor, by the same clock. They excuse lateness only.
     """
 
     records: Sequence[Record]
@@ -44,10 +46,15 @@ class Evidence:
     rescued_within: float = math.inf
     origin: datetime = datetime(1970, 1, 1, tzinfo=UTC)
     standstills: Sequence[Standstill] = ()
+    waits: Sequence[Wait] = ()
 
     def stood_still(self, since: datetime | float, until: datetime | float) -> float:
         """For how many seconds between these moments, by the server's time or by the clock of the records."""
         return seconds_of(self.standstills, self._recorded(since), self._recorded(until))
+
+    def excused(self, since: datetime | float, until: datetime | float) -> float:
+        """For how many seconds between these moments the machine excuses lateness: it stood still, or was busy."""
+        return self.stood_still(since, until) + excused_waits(self.waits, self._recorded(since), self._recorded(until))
 
     def could_not_renew(self, since: datetime | float, until: datetime | float, lease: float) -> bool:
         """Whether the machine stood still so long between these moments that such a lease may have run out in that.
@@ -319,7 +326,7 @@ def the_dead_are_rescued_in_time(evidence: Evidence) -> Iterator[str]:
         if claim.by not in evidence.silenced or last is None:
             continue
         until = last if claim.ended is None else claim.ended[1].at
-        took = (until - claim.beat_at).total_seconds() - evidence.stood_still(claim.beat_at, until)
+        took = (until - claim.beat_at).total_seconds() - evidence.excused(claim.beat_at, until)
         if claim.ended is None or (claim.ended[0] == "rescued" and took > evidence.rescued_within):
             yield f"processing by the dead for {took} s: attempt {claim.attempt} of job {claim.job}"
 

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from pymongo import MongoClient
 
+from tests.support.standstills import Witness
 from tests.support.waiting import wait_until
 from trio_monque import Monque
 from trio_monque.store.types import Database
@@ -25,7 +26,6 @@ from .mixture import Enqueuer, is_over
 from .processes import WorkerProcess, worker_process
 from .promises import Evidence, Rule, broken
 from .records import Recorder, read
-from .standstills import Witness
 
 JOBS: Final = 2000
 """With fewer, a process may have nothing left when it is killed or frozen on a busy machine."""
@@ -190,7 +190,9 @@ class Scenario:
             changes = read_history(client, self.db.name)
         # The server's clock is that of this machine.
         origin = datetime.now(UTC) - timedelta(seconds=time.monotonic())
-        return Evidence(read(self.records), changes, LEASE, rescued_within, origin, self.witness.seen())
+        return Evidence(
+            read(self.records), changes, LEASE, rescued_within, origin, self.witness.seen(), self.witness.waits()
+        )
 
     def check(self, *more: Rule, rescued_within: float = math.inf) -> Evidence:
         """What there is to judge by, where no promise was broken, and every job that is not managed has completed."""

@@ -10,6 +10,7 @@ from typing import Final
 
 import pytest
 
+from tests.support.standstills import Witness
 from tests.support.waiting import wait_until
 from trio_monque.store.types import Database
 
@@ -17,7 +18,6 @@ from .document_scenario import DocumentScenario
 from .documents import COLLECTION, documents
 from .members import ReplicaSet
 from .scenario import SEED
-from .standstills import Witness
 from .torments import IN_TURN, UNAIDED
 
 pytestmark = pytest.mark.timeout(180)

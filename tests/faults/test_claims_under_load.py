@@ -13,6 +13,7 @@ import pytest
 from pymongo.uri_parser import parse_uri
 
 from tests.support.fast_driver import FAST_URI
+from tests.support.standstills import Witness
 from tests.support.wire import Command
 from trio_monque.store.types import Database
 
@@ -21,7 +22,6 @@ from .documents import COLLECTION, documents, left_alone
 from .processes import OwnServer, WorkerProcess
 from .proxy import FaultyProxy, Way, faulty_proxy
 from .scenario import RESCUED_WITHIN, SEED
-from .standstills import Witness
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.full]
 

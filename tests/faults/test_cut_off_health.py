@@ -11,12 +11,12 @@ import trio
 from pymongo import MongoClient
 from pymongo.uri_parser import parse_uri
 
+from tests.support.standstills import Witness
 from trio_monque import Health, RunningJob, Scheduler, Workers, open_scheduler
 from trio_monque.store.types import Database
 
 from .processes import OwnServer, frozen
 from .relay import relay
-from .standstills import Witness
 
 HEARTBEAT = 0.6
 OPTIONS: dict[str, Any] = {
@@ -69,7 +69,7 @@ async def test_idle_instance_reports_a_cut_off_in_time_and_is_healthy_again_afte
                     with passing.cut_off():
                         began = time.monotonic()
                         health = await until(scheduler, lambda health: bool(failing(health)))
-                        assert witness.without_standstills(began, time.monotonic()) < LIMIT + 0.05 + MARGIN
+                        assert witness.undisturbed(began, time.monotonic()) < LIMIT + 0.05 + MARGIN
                         assert not scheduler.is_healthy()
                         reasons = " ".join(health.reasons)
                         assert all(f"the {name} has failed for " in reasons for name in failing(health))

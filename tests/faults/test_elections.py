@@ -16,6 +16,7 @@ from typing import Any, Final
 import pytest
 from pymongo import MongoClient
 
+from tests.support.standstills import Witness
 from tests.support.waiting import wait_until
 from trio_monque import Monque
 from trio_monque.store.types import Database
@@ -24,7 +25,6 @@ from .members import ReplicaSet
 from .mixture import MANY, in_threads
 from .promises import broken
 from .scenario import JOBS, SEED, Scenario
-from .standstills import Witness
 from .torments import IN_TURN, UNAIDED, Torment, cut_off, stop_the_others
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.full]

@@ -16,6 +16,7 @@ from typing import Any, Final
 import pytest
 from pymongo.uri_parser import parse_uri
 
+from tests.support.standstills import Witness, witnessed
 from tests.support.waiting import wait_until
 from trio_monque import Monque
 from trio_monque.store.types import Database
@@ -24,7 +25,6 @@ from .processes import OwnServer, WorkerProcess, frozen, worker_process
 from .records import Span, attempts_grow, gaps, read, spans
 from .relay import Relay, relay
 from .rescuer import Rescuer, rescuing
-from .standstills import Witness, witnessed
 
 HEARTBEAT: Final = 0.4
 LEASE: Final = 3 * HEARTBEAT

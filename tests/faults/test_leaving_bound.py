@@ -16,6 +16,7 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
+from tests.support.standstills import Witness
 from tests.support.waiting import wait_until
 from trio_monque import Monque, open_scheduler
 from trio_monque.scheduler.events_and_report import SchedulerReport
@@ -24,7 +25,6 @@ from trio_monque.store.types import Database
 from .processes import OwnServer, frozen, worker_process
 from .records import attempts_grow, gaps, read, spans
 from .rescuer import CLAIM, rescuing
-from .standstills import Witness
 from .troubles import TROUBLES, Trouble
 
 SHUTDOWN_TIMEOUT: Final = 0.3
@@ -158,7 +158,7 @@ async def test_shutdown_ends_in_time_with_any_call_in_flight_and_loses_no_job(
         for one in leavings:
             one.trouble.may_end.set()
             one.trouble.client.close()
-    took = {one: witness.without_standstills(one.left_at, one.ended_at) for one in leavings}
+    took = {one: witness.undisturbed(one.left_at, one.ended_at) for one in leavings}
     assert [(one, took[one]) for one in leavings if took[one] > BOUNDS[one.how] + LOADED_MACHINE] == []
     for one in leavings:
         assert one.report is not None
@@ -209,8 +209,8 @@ def test_process_that_is_signalled_ends_in_time(
         successor.end()
     for process, how in ((cut, "cut"), (drained, "drain")):
         left_at, bound = process.records("left")[0].at, BOUNDS[how] + LOADED_MACHINE
-        assert witness.without_standstills(reported, left_at) < bound
-        assert witness.without_standstills(reported, ended[process.name]) < bound + DRIVERS_EXIT
+        assert witness.undisturbed(reported, left_at) < bound
+        assert witness.undisturbed(reported, ended[process.name]) < bound + DRIVERS_EXIT
     # But for those whose leases ran out before, while the machine stood still.
     assert len(rescuer.taken) >= 4 or witness.seconds(began, reported), "the threads that did not end kept their claims"
     runs = spans(read(records), ended)

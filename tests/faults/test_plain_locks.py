@@ -16,6 +16,7 @@ import pytest
 import trio
 
 from tests.support.programs import ROOT, uri_of_database
+from tests.support.standstills import Witness
 from trio_monque import Claim, run_claims
 from trio_monque.claims import dead_letters, readmit
 from trio_monque.events import DocumentFailed
@@ -27,7 +28,6 @@ from .lock_history import LOCK, lock_of
 from .processes import OwnServer, frozen
 from .records import Recorder
 from .scenario import HEARTBEAT, SEED
-from .standstills import Witness
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.full]
 

@@ -16,6 +16,7 @@ from pymongo import MongoClient
 from pymongo.uri_parser import parse_uri
 
 from tests.support.lossy_proxy import Loss, LossyProxy, lossy_proxy
+from tests.support.standstills import Witness
 from tests.support.wire import Command
 from trio_monque import Job, RunningJob, Scheduler, Workers, open_scheduler
 from trio_monque.embedded import EmbeddedServer
@@ -24,7 +25,6 @@ from trio_monque.scheduler.job_source import JobSource
 from trio_monque.store.database_threads import CONNECTIONS_NEEDED, Channel
 from trio_monque.store.types import Database
 
-from .standstills import Witness
 from .traffic import kind_of
 
 HEARTBEAT: Final = 1.5
@@ -65,7 +65,7 @@ class Beats:
     def delays(self, witness: Witness) -> Sequence[float]:
         """Of each beat after the first one, from when it was due until it was acknowledged."""
         due = [self.sent[0] + number * HEARTBEAT for number in range(len(self.acknowledged))]
-        return [witness.without_standstills(*beat) for beat in zip(due, self.acknowledged, strict=True)][1:]
+        return [witness.undisturbed(*beat) for beat in zip(due, self.acknowledged, strict=True)][1:]
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from trio_monque import Monque, RunningJob, Workers, open_claims, open_scheduler
 from trio_monque.claims import create_claim_index
 from trio_monque.store.types import Database
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(300)  # Each step is a start of its own.
 
 WANTED: Final = {"done": None}
 

@@ -78,12 +78,12 @@ def test_cron_refuses_an_expression_that_is_not_a_string(stored: Any) -> None:
 
 @pytest.mark.parametrize("expression", ["0 0 31 2,4 *", "0 0 */31 * MON#2", "0 0 29 2 */8", "0 0 29 2 *"])
 def test_rare_dates_and_dates_that_never_come_are_decided_at_once(expression: str) -> None:
-    started = time.process_time()
+    started = time.thread_time()
     try:
         next_occurrence(expression, "Europe/Berlin", NOON)
     except InvalidCronError:
         assert "29" not in expression
-    assert time.process_time() - started < 0.5  # Measured: 10 to 20 ms for fifty years.
+    assert time.thread_time() - started < 0.5  # Work, not latency. Measured: 10 to 20 ms for fifty years.
 
 
 def test_cron_raises_its_own_error_at_the_end_of_the_calendar() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import math
 import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
@@ -57,7 +56,7 @@ def test_scrape_shows_the_last_numbers_and_their_age_while_the_database_does_not
         assert slow.has_begun.is_set()
         second = Scrape(registry)
         assert first.value("jobs", status="pending") == second.value("jobs", status="pending") == 1
-        assert 0.02 < first.value("collection_age_seconds") < second.value("collection_age_seconds")
+        assert 0 < first.value("collection_age_seconds") < second.value("collection_age_seconds")
         assert second.value("collection_failures_total") == 0
         slow.may_go_on.set()
         wait_until(lambda: Scrape(registry).value("jobs", status="pending") == 2, "the next answer")
@@ -76,13 +75,11 @@ def test_scrape_before_the_first_answer_says_that_there_is_none(
 async def test_scrape_on_an_event_loop_does_not_wait(
     monque: Monque, registry: CollectorRegistry, slow: Slow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trio_monque.metrics.background.LONGEST_WAIT", 15.0)
+    monkeypatch.setattr("trio_monque.metrics.background.LONGEST_WAIT", 3600.0)  # A scrape that waits never ends.
     interference_of(monque).append(slow)
     with CollectionMetrics(monque, registry=registry):
-        began = time.monotonic()
         assert Scrape(registry).value("collection_age_seconds") == math.inf
-        assert time.monotonic() - began < 10
-        await trio.to_thread.run_sync(slow.has_begun.wait, 10)
+        await trio.to_thread.run_sync(slow.has_begun.wait)
         slow.may_go_on.set()
 
 

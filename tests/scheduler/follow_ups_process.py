@@ -51,13 +51,12 @@ async def main(uri: str, database: str, write: int) -> None:
         shipped.set()
 
     with MongoClient[Any](uri, event_listeners=[Killer(write)]) as client:
-        async with open_scheduler(client[database], workers, heartbeat_interval=1.0) as scheduler:
+        async with open_scheduler(client[database], workers, heartbeat_interval=1.5) as scheduler:
             if write:
                 await scheduler.enqueue("pack")
             elif client[database]["monque_jobs"].count_documents({"name": "ship", "status": "completed"}):
                 return
-            with trio.fail_after(30):
-                await shipped.wait()
+            await shipped.wait()
 
 
 if __name__ == "__main__":

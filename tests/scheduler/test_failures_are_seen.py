@@ -57,7 +57,7 @@ def test_program_without_logging_configuration_prints_failures(
     program = tmp_path / "program.py"
     program.write_text(WITHOUT_LOGGING)
     ran = subprocess.run(
-        [sys.executable, str(program), mongod.uri, db.name], capture_output=True, text=True, timeout=50, check=True
+        [sys.executable, str(program), mongod.uri, db.name], capture_output=True, text=True, check=True
     )
     printed = ran.stderr
     assert re.search(r"^job charge \w+ \(pending, attempt 1\) failed \(failure 1 of 10\); retrying at ", printed)
@@ -166,7 +166,7 @@ def test_signal_is_the_cause_of_a_drain(mongod: EmbeddedServer, db: Database, mo
     program = tmp_path / "program.py"
     program.write_text(SIGNALLED)
     ran = subprocess.run(
-        [sys.executable, str(program), mongod.uri, db.name], capture_output=True, text=True, timeout=50, check=True
+        [sys.executable, str(program), mongod.uri, db.name], capture_output=True, text=True, check=True
     )
     assert f"{signal.SIGTERM.name} was received" in ran.stderr
 

@@ -174,9 +174,8 @@ async def test_handler_that_blocks_the_loop_is_seen_from_a_thread_without_waitin
     async with open_test_scheduler(workers) as scheduler:
         await scheduler.enqueue("rude")
         await drain(scheduler)
-        with trio.fail_after(20):
-            while not scheduler.is_healthy():
-                await trio.sleep(0.01)
+        while not scheduler.is_healthy():
+            await trio.sleep(0.01)
     (reason,) = seen[-1].reasons
     assert re.match(r"the event loop did not answer for [1-9]", reason)  # How late it was seen is the machine's affair.
     assert seen[-1].event_loop_lag is not None

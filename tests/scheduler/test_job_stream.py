@@ -14,7 +14,8 @@ from bson import ObjectId
 from pymongo import WriteConcern
 from pymongo import errors as driver
 
-from tests.support.internals import context_of, make_indexes, opened_of, threads_of
+from tests.support.interference import Slow
+from tests.support.internals import context_of, interference_of, make_indexes, opened_of, threads_of
 from tests.support.node_peer import NodePeer
 from trio_monque import Job, Monque, Workers
 from trio_monque.engine.demand import Hints, StreamFailedError
@@ -76,17 +77,19 @@ async def test_stream_reports_the_earliest_and_the_latest_due_time_in_any_order_
     paused = PausedNames(threads_of(monque), time_of_loops=LoopTime(is_event_driven=False))
     stream = JobStream(context_of(monque), threads_of(monque), workers, paused, "us", RecentIds())
     await stream.open()
-    now = context_of(monque).clock.now()
+    clock = context_of(monque).clock
+    now = clock.now()
+    earliest, far, latest = (clock.on_run_clock(now + timedelta(seconds=seconds)) for seconds in (-5, 30, 40))
     for seconds in order:
         node.enqueue("greet", nextRunAt=now + timedelta(seconds=seconds))
     node.enqueue("theirs", nextRunAt=now + timedelta(seconds=90))
     heard = [await stream.next(math.inf)]
     # Each answer has what was there when it was asked for.
-    while max(one.last_due for one in heard) < trio.current_time() + 30:
+    while max(one.last_due for one in heard) < far:
         heard.append(await stream.next(math.inf))
     await stream.close()
-    assert min(one.due for one in heard) == pytest.approx(trio.current_time() - 5, abs=3)
-    assert max(one.last_due for one in heard) == pytest.approx(trio.current_time() + 40, abs=3)
+    assert min(one.due for one in heard) == pytest.approx(earliest, abs=3)
+    assert max(one.last_due for one in heard) == pytest.approx(latest, abs=3)
     assert not any(one.look for one in heard)
 
 
@@ -199,12 +202,17 @@ async def test_stream_that_was_closed_has_let_go_of_its_cursor(db: Database) -> 
         await our.stream.open()
         # A wait that is abandoned ends with the next event, and lets go of the cursor by itself.
         second = opened_of(our.stream)
-        with trio.move_on_after(0.05):
-            await our.stream.next(math.inf)
+        async with trio.open_nursery() as nursery:
+            waiting = Slow("read changes")
+            interference_of(our.monque).append(waiting)
+            nursery.start_soon(our.next)
+            await trio.to_thread.run_sync(waiting.has_begun.wait)
+            interference_of(our.monque).remove(waiting)
+            waiting.may_go_on.set()
+            nursery.cancel_scope.cancel()
         our.due(0)
-        with trio.fail_after(20):
-            while second.is_open:
-                await trio.sleep(0.01)
+        while second.is_open:
+            await trio.sleep(0.01)
 
 
 async def test_failure_to_end_the_wait_raises_stream_failed_error(db: Database) -> None:

@@ -356,7 +356,7 @@ async def test_plain_handler_that_does_not_end_keeps_its_claim_and_is_named_in_t
     @workers.register("stuck")
     def stuck(job: RunningJob[Any]) -> None:
         entered.set()
-        release.wait(30)
+        release.wait(50)
 
     async def pass_time() -> None:
         await engine_of(scheduler).stop.cutting.wait()
@@ -370,7 +370,7 @@ async def test_plain_handler_that_does_not_end_keeps_its_claim_and_is_named_in_t
     async with trio.open_nursery() as nursery:
         async with open_scheduler(db, workers, shutdown_timeout=0, cleanup_timeout=0) as scheduler:
             await scheduler.enqueue("stuck")
-            await trio.to_thread.run_sync(entered.wait, 30)
+            await trio.to_thread.run_sync(entered.wait, 50)
             nursery.start_soon(pass_time)
             left = trio.current_time()
         took = trio.current_time() - left

@@ -412,7 +412,7 @@ async def test_settlements_do_not_wait_behind_the_programs_commands(
     release = threading.Event()
     async with open_test_scheduler(workers) as scheduler, trio.open_nursery() as nursery:
         for _ in range(Channel.COMMANDS.value + 5):
-            nursery.start_soon(threads_of(scheduler).call, partial(release.wait, 20))
+            nursery.start_soon(threads_of(scheduler).call, partial(release.wait, 50))
         await trio.testing.wait_all_tasks_blocked()
         scheduler.sync_in_loop.enqueue("job")
         engine_of(scheduler).wake.set()

@@ -25,13 +25,16 @@ from trio_monque.store.types import Collection, Database
 from trio_monque.testing import SchedulerOpener, advance, crash, drain, fail_next, now
 
 BEAT = 0.2
+"""Seconds between heartbeats of an instance that holds no claim, and so has none to lose."""
+
+BEAT_OF_HOLDERS = 1.5
+"""Of one that holds some: a busy machine stands still for less than their lease."""
 
 
 async def seen(monque: Monque, condition: Callable[[Sequence[Instance]], bool]) -> Sequence[Instance]:
     """The instances, when they are so. In real time."""
-    with trio.fail_after(20):
-        while not condition(found := await monque.instances()):
-            await trio.sleep(0.01)
+    while not condition(found := await monque.instances()):
+        await trio.sleep(0.01)
     return found
 
 
@@ -78,7 +81,7 @@ async def test_heartbeats_report_held_jobs_and_the_drain(db: Database, monque: M
 
     workers.register("a", job)
     workers.register("b", job)
-    async with open_scheduler(db, workers, heartbeat_interval=BEAT) as scheduler:
+    async with open_scheduler(db, workers, heartbeat_interval=BEAT_OF_HOLDERS) as scheduler:
         (first,) = await monque.instances()
         assert (first.held, first.held_by_name) == (0, {})
         for name in ("a", "b", "a"):
@@ -123,12 +126,12 @@ async def test_dead_instance_is_shown_as_dead_and_another_removes_its_entry_afte
         await crash(dead)
     (entry,) = await seen(monque, lambda found: not found[0].is_live)
     assert entry.id == dead.id
+    began = trio.current_time()  # Before the observation: it may begin while the scheduler starts.
     async with open_scheduler(db, heartbeat_interval=BEAT) as alive:
-        began = trio.current_time()
         (left,) = await seen(monque, lambda found: len(found) == 1 and found[0].is_live)
         assert left.id == alive.id
         # However old its dates were: it was observed for ten of its intervals.
-        assert trio.current_time() - began >= 10 * BEAT - 0.01
+        assert trio.current_time() - began >= 10 * BEAT
 
 
 async def test_entry_of_a_live_instance_with_a_wrong_clock_is_not_removed(db: Database, monque: Monque) -> None:
@@ -141,9 +144,8 @@ async def test_entry_of_a_live_instance_with_a_wrong_clock_is_not_removed(db: Da
             entries.update_one({"_id": {"$ne": observer.id}}, {"$set": wrong})
             before = entries.find_one({"_id": observer.id})
             assert before is not None
-            with trio.fail_after(20):
-                while entries.count_documents({"_id": observer.id, "heartbeatAt": {"$gt": before["heartbeatAt"]}}) == 0:
-                    await trio.sleep(0.02)
+            while entries.count_documents({"_id": observer.id, "heartbeatAt": {"$gt": before["heartbeatAt"]}}) == 0:
+                await trio.sleep(0.02)
         assert len(await monque.instances()) == 2
 
 
@@ -156,16 +158,15 @@ async def test_beats_that_fail_harm_no_job_and_come_again(
 ) -> None:
     workers = Workers()
     workers.register("a", lambda _: None)
-    async with open_scheduler(db, workers, heartbeat_interval=BEAT) as scheduler:
+    async with open_scheduler(db, workers, heartbeat_interval=BEAT_OF_HOLDERS) as scheduler:
         with fail_next(scheduler, driver.AutoReconnect, command="heartbeat", times=5) as fault:
             while not fault.happened:
                 await trio.sleep(0.01)
         (stale,) = await monque.instances()
         await seen(monque, lambda found: found[0].last_heartbeat > stale.last_heartbeat)
         await scheduler.enqueue("a")
-        with trio.fail_after(10):
-            while not db["monque_jobs"].count_documents({"status": "completed"}):
-                await trio.sleep(0.01)
+        while not db["monque_jobs"].count_documents({"status": "completed"}):
+            await trio.sleep(0.01)
     # Once, however long it lasts.
     warned = [one for one in caplog.records if one.levelno == logging.WARNING and "heartbeat" in one.message]
     assert len(warned) == 1

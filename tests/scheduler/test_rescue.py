@@ -263,8 +263,7 @@ async def test_clocks_an_hour_apart_play_no_part(
     """In real time: the rescuer's idea of the server's time is wrong by an hour."""
     work = Jobs()
     quick: dict[str, Any] = {"heartbeat_interval": 0.2, "poll_interval": 0.05}
-    # Its lease is longer than a machine that is busy stands still.
-    async with open_scheduler(db, work.workers, heartbeat_interval=2.0) as holder:
+    async with open_scheduler(db, work.workers) as holder:
         await holder.enqueue("job")
         while len(work.starts) < 1:
             await trio.sleep(0.01)
@@ -273,9 +272,8 @@ async def test_clocks_an_hour_apart_play_no_part(
             readings = ClockReadings.now()
             context_of(rescuer).clock.set_offset(readings.wall - readings.steady + 3600.0 * hours, readings)
             claimed_by_a_dead_one(handle(db), 1, "dead-ones", every=0.2)
-            with trio.fail_after(30):
-                while not jobs.count_documents({"name": "dead-ones", "status": "pending", "rescues": 1}):
-                    await trio.sleep(0.02)
+            while not jobs.count_documents({"name": "dead-ones", "status": "pending", "rescues": 1}):
+                await trio.sleep(0.02)
             # It has looked again and again in the meantime.
             assert work.reasons == []
             assert jobs.count_documents({"name": "job", "status": "processing", "rescues": {"$exists": False}}) == 1
@@ -326,7 +324,7 @@ async def test_by_hand_it_waits_for_the_observation_and_returns_how_many(
         assert await monque.recover_stale_jobs() == 3
     else:
         assert await trio.to_thread.run_sync(monque.sync.recover_stale_jobs) == 3
-    assert 0.6 <= trio.current_time() - started < 30
+    assert trio.current_time() - started >= 3 * 0.2
     assert reported == [StaleJobsRecovered(3, {"job": 3})]
     assert jobs.count_documents({"status": "pending", "rescues": 1}) == 3
 

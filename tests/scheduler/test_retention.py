@@ -23,6 +23,7 @@ from trio.testing import MockClock
 from tests.support.interception import Interceptor, Recorder
 from tests.support.programs import ROOT
 from tests.support.thoroughly import one_in
+from tests.support.waiting import wait_until
 from trio_monque import Monque, Retention, Scheduler, Workers, open_scheduler
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.scheduler import LoopHealth
@@ -286,11 +287,7 @@ async def test_one_of_two_instances_runs_retention_at_a_time(
 
     def hold() -> None:
         """Until the other one has asked, and found that the lock is held."""
-        give_up = threading.Event()
-        for _ in range(1000):
-            if commands.count(is_busy_look):
-                break
-            give_up.wait(0.01)
+        wait_until(lambda: commands.count(is_busy_look), "the other one asks")
         holders.extend(db["monque_jobs.instances"].find({"_id": "lock:retention"}))
 
     interceptor.before(is_delete, hold)
@@ -489,27 +486,24 @@ async def test_leaving_does_not_wait_for_a_deletion_that_takes_long(
 
     def hold() -> None:
         reached.set()
-        go_on.wait(30)
+        go_on.wait()
 
     interceptor.before(is_delete, hold)
     try:
         with listened(mongod, db, commands, interceptor) as through:
             with trio.CancelScope() as scope:
-                async with open_scheduler(through, retention=Retention(completed=DAY), shutdown_timeout=60.0):
-                    with trio.fail_after(20):
-                        while not reached.is_set():
-                            await trio.sleep(0.01)
-                    began = trio.current_time()
+                async with open_scheduler(through, retention=Retention(completed=DAY), shutdown_timeout=3600.0):
+                    while not reached.is_set():
+                        await trio.sleep(0.01)
                     if how == "cut":
                         scope.cancel()
-            assert trio.current_time() - began < 15  # It waits neither for the deletion nor for its own time.
+            # Here it has waited neither for the deletion, which goes on below, nor for its own hour.
             locks = list(db["monque_jobs.instances"].find())
             # A drain has time to give it back. After a cut it frees itself.
             assert [one["_id"] for one in locks] == ([] if how == "drain" else ["lock:retention"])
             go_on.set()
-            with trio.fail_after(20):
-                while jobs.count_documents({}) > 2000:
-                    await trio.sleep(0.01)
+            while jobs.count_documents({}) > 2000:
+                await trio.sleep(0.01)
             # What was under way is done, and no batch comes after it.
             assert commands.count(is_delete) == 1
             assert len(left(jobs)) == len(put_now.inserted_ids) - retention.MOST_IN_A_BATCH

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -177,12 +176,11 @@ def test_wait_is_ended_at_once_by_the_own_leaving_and_by_no_other(
         entries.update_many({}, {"$set": {"heartbeatAt": LATER}})  # The server itself keeps the beats back.
         answers: list[Sequence[Change]] = []
         reader = threading.Thread(target=lambda: answers.append(opened.read()))
-        began = time.monotonic()
         reader.start()
         leave(store, "us")
-        reader.join(change_stream.LONGEST_AWAIT)
+        reader.join()
+    # One wait, and its one answer: a wait that ends by itself, after `LONGEST_AWAIT`, has none.
     assert answers == [[Change(Kind.LEAVING)]]
-    assert time.monotonic() - began < change_stream.LONGEST_AWAIT / 4
     assert entries.count_documents({"_id": {"$regex": "^leaving:"}}) == 0
 
 
@@ -250,11 +248,10 @@ def test_collection_of_the_same_name_elsewhere_is_another(
     assert reported == []
 
 
-def test_read_that_is_not_to_wait_returns_at_once_and_loses_nothing(store: JobCollection) -> None:
+def test_read_that_is_not_to_wait_loses_nothing(store: JobCollection) -> None:
+    """That the server does not let it wait is shown by the next test."""
     with watching(store) as opened:
-        began = time.monotonic()
         assert opened.read(wait=0) == []
-        assert time.monotonic() - began < change_stream.LONGEST_AWAIT / 4
         job = insert(store).id
         reported: list[Change] = []
         while not reported:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -364,3 +365,17 @@ def test_claim_that_reads_otherwise_than_the_server_compares_it_is_given_back(
     # The release has removed the first of the two.
     (again,) = claiming.take(store, due.look(store, {"greet": 5}, PAST), PAST, stamp()).jobs
     assert as_stored(store, again) == again
+
+
+class TakenByAnotherClaim(dict[Any, Any]):
+    """What was missed, as a claim sees it while another claim, in another thread, deals with the same job."""
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        return self.pop(key, default)
+
+
+def test_two_claims_at_once_may_both_find_that_a_job_has_changed_since_it_was_missed(db: Database) -> None:
+    store = handle(db)
+    job = insert(store)
+    once = replace(store, missed=TakenByAnotherClaim({job.id: "another past"}))
+    assert [one.id for one in claiming.take(once, [job], PAST, stamp()).jobs] == [job.id]

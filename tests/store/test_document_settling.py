@@ -322,7 +322,7 @@ def test_interrupted_write_does_not_count_as_refused_and_is_sent_again(
         Ending(0, fence(mark), encoded_update(locked, DONE)),
         *(Ending(number, fence(mark), None, freed(1, LATER)) for number in (1, 2)),
     ]
-    hurried = replace(locked, operation_timeout=0.3)
+    hurried = replace(locked, operation_timeout=1.5)
     with documents.database.client.start_session() as session:
         session.start_transaction()
         documents.update_one({"_id": 1}, {"$set": {"theirs": 1}}, session=session)

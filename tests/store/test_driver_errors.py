@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import bson
@@ -198,12 +197,11 @@ def test_connection_that_was_made_in_the_middle_of_an_election_is_used_once(db: 
 
 
 def test_server_that_does_not_answer_ends_in_our_error_within_the_operation_timeout(unused_port: int) -> None:
-    with MongoClient[Any]("127.0.0.1", unused_port) as client:
+    """The driver alone would wait for an hour."""
+    with MongoClient[Any]("127.0.0.1", unused_port, serverSelectionTimeoutMS=3_600_000) as client:
         monque = Monque(client["x"], operation_timeout=0.2)
-        started = time.monotonic()
         with pytest.raises(MonqueConnectionError, match="check that the server runs") as caught:
             monque.sync.enqueue("greet")
-        assert time.monotonic() - started < 5
     assert isinstance(caught.value.__cause__, driver.PyMongoError)
     assert caught.value.transient
 
@@ -211,7 +209,10 @@ def test_server_that_does_not_answer_ends_in_our_error_within_the_operation_time
 async def test_scheduler_on_a_server_that_does_not_answer_fails_to_start_with_our_error(unused_port: int) -> None:
     from trio_monque import open_scheduler
 
-    with MongoClient[Any]("127.0.0.1", unused_port) as client, pytest.raises(MonqueConnectionError):
+    with (
+        MongoClient[Any]("127.0.0.1", unused_port, serverSelectionTimeoutMS=3_600_000) as client,
+        pytest.raises(MonqueConnectionError),
+    ):
         async with open_scheduler(client["x"], operation_timeout=0.2, start_timeout=0):
             raise AssertionError("it never starts")
 

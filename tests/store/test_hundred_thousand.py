@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from pymongo import MongoClient
+from pymongo.errors import ServerSelectionTimeoutError, WaitQueueTimeoutError
 
 from tests.support import many_jobs
 from tests.support.examined import examined
@@ -16,7 +17,7 @@ from tests.support.many_jobs import BEGIN, RARE_NAME
 from tests.support.store import handle
 from tests.support.thoroughly import one_in
 from trio_monque import JobFilter, JobStatus, Monque
-from trio_monque.errors import AggregationTimeoutError
+from trio_monque.errors import AggregationTimeoutError, MonqueConnectionError
 from trio_monque.jobs import JobSort
 from trio_monque.jobs.job_query import page_query
 from trio_monque.jobs.views import page_of
@@ -24,7 +25,11 @@ from trio_monque.store import index_scans, indexes, queries, statistics
 from trio_monque.store.job_collection import JobCollection
 from trio_monque.store.types import Database
 
+pytestmark = pytest.mark.timeout(300)  # Of the first test, in which they are inserted.
+
 NUMBER = 100_000
+# Seconds for one command, however busy the machine: what is asserted is what a command examines.
+PATIENT = 300.0
 RUNNING = NUMBER // 1_000
 # One key for each range that is merged, and what ends a range.
 RANGES = 20
@@ -36,14 +41,14 @@ NAMES = len(many_jobs.NAMES) + 1
 def many(client: MongoClient[Any]) -> Iterator[Database]:
     database = client[f"monque_test_{secrets.token_hex(6)}"]
     many_jobs.insert(database["monque_jobs"], NUMBER)
-    indexes.ensure(handle(database))
+    indexes.ensure(handle(database, operation_timeout=PATIENT))
     yield database
     client.drop_database(database)
 
 
 @pytest.fixture(scope="module")
 def store(many: Database) -> JobCollection:
-    return handle(many, operation_timeout=20.0)
+    return handle(many, operation_timeout=PATIENT)
 
 
 ORDERS = ("id", "created_at", "updated_at", "next_run_at")
@@ -185,10 +190,13 @@ def test_statistics_are_counted_from_indexes_and_say_where_they_stopped(
     assert cost.keys <= stats.total + len(stats.capped) + stats.averaged + RUNNING + RANGES, cost
 
 
-def test_hundred_thousand_jobs_are_counted_exactly_within_five_seconds(store: JobCollection) -> None:
-    stats = statistics.queue_stats(handle(store.collection.database, operation_timeout=5.0), None)
+def test_hundred_thousand_jobs_are_counted_exactly_and_each_from_one_key(many: Database, store: JobCollection) -> None:
+    """How long that takes is for benchmarks/million.py."""
+    stats, cost = examined(many, lambda: statistics.queue_stats(store, None))
     assert stats.total == NUMBER
     assert stats.capped == frozenset()
+    assert cost.documents <= stats.averaged + 2, cost
+    assert cost.keys <= NUMBER + stats.averaged + RUNNING + RANGES, cost
     assert 0 <= (stats.average_lifetime or -1) < 50
 
 
@@ -200,9 +208,15 @@ def test_list_of_names_reads_a_key_for_each_name_and_each_running_job(many: Data
 
 
 def test_statistics_that_reach_the_time_limit_of_the_server_raise_an_error_of_their_own(many: Database) -> None:
+    # In so little time no server counts that many. On a busy machine, it may be over before the question is sent.
     hasty = Monque(many, operation_timeout=0.004, stats_cache_ttl=0)
-    with pytest.raises(AggregationTimeoutError, match="operation_timeout") as caught:
-        hasty.sync.get_queue_stats()
+    while True:
+        with pytest.raises(MonqueConnectionError) as caught:
+            hasty.sync.get_queue_stats()
+        if isinstance(caught.value, AggregationTimeoutError):
+            break
+        assert isinstance(caught.value.__cause__, ServerSelectionTimeoutError | WaitQueueTimeoutError)
+    assert "operation_timeout" in str(caught.value)
     assert caught.value.transient
 
 

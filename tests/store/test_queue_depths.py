@@ -44,7 +44,7 @@ def test_each_name_has_its_jobs_by_status_and_the_age_of_the_oldest_due_one(
         "later": QueueDepth(pending=1),
         "runs": QueueDepth(processing=1),
     }
-    assert queue_depths.queue_depths(handle(jobs.database, operation_timeout=2.0), PAST)["mail"].oldest_due_age is None
+    assert queue_depths.queue_depths(handle(jobs.database), PAST)["mail"].oldest_due_age is None
 
 
 @pytest.mark.parametrize("has_indexes", [True, False])

@@ -58,14 +58,14 @@ def authorized_server() -> Iterator[AuthorizedServer]:
     key.write_text(secrets.token_hex(32), encoding="ascii")
     key.chmod(0o600)  # Members of a replica set with access control share a key, also if there is one.
     found = launcher.server_command(find_binary(folder), port, data, SET)
-    command = ServerCommand([*found.command, "--keyFile", str(key)], found.environment, found.log)
+    command = ServerCommand([*found.command, "--keyFile", str(key)], found.log)
     server = SupervisedServers([command], shutdown_timeout=0.0, remove=folder)
     try:
         with MongoClient[Any](replica_set.HOST, port, directConnection=True, serverSelectionTimeoutMS=30_000) as first:
             # Before there is a user, this machine may form the set and make the first user.
             members = [{"_id": 0, "host": f"{replica_set.HOST}:{port}"}]
             first["admin"].command("replSetInitiate", {"_id": SET, "members": members})
-            deadline = time.monotonic() + 30
+            deadline = time.monotonic() + 50
             while not first["admin"].command("hello")["isWritablePrimary"]:
                 server.check()
                 assert time.monotonic() < deadline

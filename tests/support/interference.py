@@ -10,10 +10,14 @@ T = TypeVar("T")
 
 
 class Slow:
-    """Calls of that purpose are under way until they `may_go_on`."""
+    """Calls of that purpose are under way until they `may_go_on`.
+
+    Attributes:
+        has_ended: One of them is not under way any more.
+    """
 
     def __init__(self, purpose: str) -> None:
-        self.has_begun, self.may_go_on = threading.Event(), threading.Event()
+        self.has_begun, self.may_go_on, self.has_ended = threading.Event(), threading.Event(), threading.Event()
         self._purpose = purpose
 
     def takes(self, purpose: str) -> bool:
@@ -21,5 +25,8 @@ class Slow:
 
     def befall(self, call: Callable[[], T]) -> T:
         self.has_begun.set()
-        assert self.may_go_on.wait(20)
-        return call()
+        try:
+            assert self.may_go_on.wait(50)
+            return call()
+        finally:
+            self.has_ended.set()

@@ -31,7 +31,6 @@ def run_program(*arguments: str, uri: str, database: str) -> str:
         env=environment,
         capture_output=True,
         text=True,
-        timeout=50,
         check=False,
     )
     assert ended.returncode == 0, ended.stdout + ended.stderr

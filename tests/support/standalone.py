@@ -45,12 +45,10 @@ def standalone_server(*arguments: str) -> Iterator[str]:
     as_member = launcher.server_command(find_binary(folder), port, data, replica_set.DEFAULT_NAME)
     alone = [part for part in as_member.command if part not in ("--replSet", replica_set.DEFAULT_NAME)]
     alone += arguments
-    server = SupervisedServers(
-        [ServerCommand(alone, as_member.environment, as_member.log)], shutdown_timeout=0.0, remove=folder
-    )
+    server = SupervisedServers([ServerCommand(alone, as_member.log)], shutdown_timeout=0.0, remove=folder)
     try:
         uri = f"mongodb://{replica_set.HOST}:{port}/"
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 50
         while time.monotonic() < deadline:
             server.check()
             with suppress(MonqueConnectionError):

@@ -22,7 +22,7 @@ PAST = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def handle(db: Database, **options: Any) -> JobCollection:
-    return JobCollection.of(db, "monque_jobs", **{"write_concern": "majority", "operation_timeout": 5.0, **options})
+    return JobCollection.of(db, "monque_jobs", **{"write_concern": "majority", "operation_timeout": 30.0, **options})
 
 
 def insert(jobs: JobCollection, name: str = "greet", **fields: Any) -> Job:

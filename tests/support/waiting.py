@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 
 
-def wait_until(condition: Callable[[], object], what: str, seconds: float = 20.0, *, pause: float = 0.005) -> None:
+def wait_until(condition: Callable[[], object], what: str, seconds: float = 50.0, *, pause: float = 0.005) -> None:
     """Return when the condition holds; look at it every `pause` seconds. This blocks the thread, and its event loop."""
     deadline = time.monotonic() + seconds
     while not condition():

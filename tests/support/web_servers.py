@@ -20,10 +20,10 @@ from urllib.request import Request, urlopen
 from tests.support.programs import ROOT
 from tests.support.waiting import wait_until
 
-SECONDS: Final = 30.0
+SECONDS: Final = 50.0
 """Bound of each wait for an answer or a line."""
 
-SECONDS_FOR_HELPERS: Final = 5.0
+SECONDS_FOR_HELPERS: Final = 50.0
 """Python's own helper processes end by themselves, soon after the program."""
 
 SERVERS: Final[Mapping[str, Sequence[str]]] = {

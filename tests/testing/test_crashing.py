@@ -81,7 +81,7 @@ async def test_thread_is_left_behind(
     @workers.register("plain")
     def plain(job: RunningJob[Any]) -> None:
         job.from_thread(works.set)
-        go_on.wait(10)
+        go_on.wait(50)
 
     async with open_test_scheduler(workers) as scheduler:
         await scheduler.enqueue("plain")

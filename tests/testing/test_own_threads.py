@@ -28,11 +28,11 @@ async def test_clock_stands_still_while_a_handlers_own_thread_works(
         works.set()
         with trio.fail_after(5):
             if limiter == "anyio's":
-                await anyio.to_thread.run_sync(go_on.wait, 10)
+                await anyio.to_thread.run_sync(go_on.wait, 50)
             elif limiter == "the default":
-                await trio.to_thread.run_sync(go_on.wait, 10)
+                await trio.to_thread.run_sync(go_on.wait, 50)
             else:
-                await trio.to_thread.run_sync(go_on.wait, 10, limiter=trio.CapacityLimiter(1))
+                await trio.to_thread.run_sync(go_on.wait, 50, limiter=trio.CapacityLimiter(1))
 
     async with open_test_scheduler(workers, heartbeat_interval=10) as scheduler:
         await scheduler.enqueue("threads")
@@ -101,7 +101,7 @@ async def test_two_schedulers_hold_once(open_test_scheduler: SchedulerOpener, au
     go_on = threading.Event()
     async with open_test_scheduler(), open_test_scheduler(), trio.open_nursery() as nursery:
         await quiesce()  # Each has looked for dead claims.
-        nursery.start_soon(trio.to_thread.run_sync, go_on.wait, 10)
+        nursery.start_soon(trio.to_thread.run_sync, go_on.wait, 50)
         await trio.testing.wait_all_tasks_blocked()
         assert clock_hold().holders == 1
         go_on.set()

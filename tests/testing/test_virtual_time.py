@@ -227,7 +227,7 @@ async def test_it_waits_for_threads_and_passes_no_time(autojump_clock: MockClock
 
     async def in_flight() -> None:
         hold.acquire()
-        await trio.to_thread.run_sync(release.wait, 10)
+        await trio.to_thread.run_sync(release.wait, 50)
         steps.append("answered")
         hold.release()
 

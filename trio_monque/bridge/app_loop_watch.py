@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import sys
 import threading
-import time
 import traceback
 from collections.abc import Callable
 from typing import Final, NoReturn
@@ -28,7 +27,7 @@ BLOCKED_AFTER: Final = 1.0
 
 
 class AppLoopWatch:
-    """Looks at the application loop four times a second.
+    """Looks at the application loop four times a second, by the clock of the runtime. Made in the runtime.
 
     Args:
         app_loop: The loop.
@@ -49,15 +48,17 @@ class AppLoopWatch:
         self._post = post
         self._ring = ring
         self._is_gone = is_gone
+        # Not trio.current_time(), which refuses to answer on the thread of the application loop.
+        self._now = trio.lowlevel.current_clock().current_time
         self._asked_at = self._answered_at = 0.0
         self._logged_at = 0.0
 
     async def run(self) -> NoReturn:
         """Watch until cancelled."""
-        looked_at = time.monotonic()
+        looked_at = self._now()
         while True:
             await trio.sleep(LOOK_INTERVAL)
-            before, looked_at = looked_at, time.monotonic()
+            before, looked_at = looked_at, self._now()
             self._ring()
             if self._never_goes_on():
                 self._is_gone()
@@ -79,7 +80,7 @@ class AppLoopWatch:
 
     def _answer(self) -> None:
         """In the application loop."""
-        self._answered_at = time.monotonic()
+        self._answered_at = self._now()
         if not self._app_loop.is_answering:
             self._post(self._note_answer)  # Not only at the next look: handlers wait.
 
@@ -103,7 +104,7 @@ class AppLoopWatch:
             return  # It is logged after one second, two, four and so on.
         if self._logged_at == 0.0:
             self._app_loop.blocked += 1
-        self._logged_at = time.monotonic()
+        self._logged_at = self._now()
         self._log(lag)
 
     def _log(self, lag: float) -> None:

@@ -13,7 +13,7 @@ import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
-from contextvars import copy_context
+from contextvars import ContextVar, copy_context
 from functools import partial
 from typing import Any, Final, TypeVar, TypeVarTuple, Unpack
 
@@ -33,6 +33,12 @@ ArgsT = TypeVarTuple("ArgsT")
 
 JOIN_SECONDS: Final = 1.0
 """How long to wait for the end of a thread that has sent its last message."""
+
+make_clock: ContextVar[Callable[[], trio.abc.Clock] | None] = ContextVar("monque_clock_of_runtime", default=None)
+"""Makes the clock of each runtime that is opened in this context; None for trio's own.
+
+Only tests set it. One clock belongs to one run, so it is a function: a program may open several runtimes.
+"""
 
 
 class Runtime:
@@ -58,6 +64,8 @@ class Runtime:
         self._at_end: dict[Callable[[], None], None] = {}
         self._main_has_ended = False
         self._end_is_noted = threading.Event()
+        make = make_clock.get()
+        self._clock = None if make is None else make()
         self.app_loop = AppLoop(self._answer, self.cut)
         self.ended: asyncio.Future[outcome.Outcome[None]] = self.app_loop.loop.create_future()
         # `daemon` is not passed, so it is that of the thread that opens. At the end of the program Python waits for
@@ -179,7 +187,7 @@ class Runtime:
     # --- In the runtime ---
 
     def _run(self) -> None:
-        ended = outcome.capture(trio.run, self._live)
+        ended = outcome.capture(partial(trio.run, self._live, clock=self._clock))
         self._mailbox.close()
         self.app_loop.post(partial(self._note_end, ended))
         # Nothing else ends the wait for this run. A Ctrl-C may hit the delivery, and the watch rings no more.

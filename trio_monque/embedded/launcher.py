@@ -14,9 +14,10 @@ from pathlib import Path
 
 from ..errors import EmbeddedServerError
 from . import data_folder, replica_set, server_log
-from .binary import ServerBinary, find_binary, missing_library_advice
+from .binary import find_binary
 from .process import ServerCommand, ServerDiedError, SupervisedServers
 from .server import EmbeddedMember, EmbeddedServer
+from .shared_libraries import loader_advice
 
 _START_SECONDS = 60.0  # for slow machines; a fast one needs a third of a second
 _PORT_ATTEMPTS = 5
@@ -145,9 +146,9 @@ def choose_ports(options: LaunchOptions) -> list[int]:
             probe.close()
 
 
-def server_command(binary: ServerBinary, port: int, data: Path, name: str) -> ServerCommand:
+def server_command(binary: Path, port: int, data: Path, name: str) -> ServerCommand:
     command = [
-        str(binary.path),
+        str(binary),
         *("--dbpath", str(data)),
         *("--bind_ip", replica_set.HOST),
         *("--port", str(port)),
@@ -160,7 +161,7 @@ def server_command(binary: ServerBinary, port: int, data: Path, name: str) -> Se
     ]
     if sys.platform != "win32":
         command.append("--nounixsocket")
-    return ServerCommand(command, binary.environment, data / "mongod.log")
+    return ServerCommand(command, data / "mongod.log")
 
 
 def _explained(death: ServerDiedError, options: LaunchOptions) -> EmbeddedServerError:
@@ -169,8 +170,8 @@ def _explained(death: ServerDiedError, options: LaunchOptions) -> EmbeddedServer
             problem = f"port {options.port} (or the next, for more members) is taken: {_OTHER_PORT}"
         case "folder":
             problem = data_folder.in_use(options.folder)
-        case "library":
-            problem = missing_library_advice()
         case _:
-            return death
+            advice = loader_advice("\n".join(death.log_tail))
+            # Without the log: the loader wrote all of it, and the sentence has its content.
+            return death if advice is None else EmbeddedServerError(advice)
     return EmbeddedServerError(problem, log_tail=death.log_tail)

@@ -37,12 +37,10 @@ class ServerCommand:
 
     Attributes:
         command: The executable and its arguments.
-        environment: Variables to set beside those of this process.
         log: The file for all that it prints, in the folder of its data.
     """
 
     command: Sequence[str]
-    environment: Mapping[str, str]
     log: Path
 
 
@@ -172,11 +170,7 @@ class SupervisedServers:
 
 
 def _plain(server: ServerCommand) -> dict[str, Any]:
-    return {
-        "command": list(server.command),
-        "environment": dict(server.environment),
-        "log": str(server.log),
-    }
+    return {"command": list(server.command), "log": str(server.log)}
 
 
 def _start_supervisor(folder: Path) -> subprocess.Popen[bytes]:

@@ -17,7 +17,6 @@ _SIGNS = (
     ("Address already in use", "port"),
     ("Only one usage of each socket address", "port"),
     ("DBPathInUse", "folder"),
-    ("error while loading shared libraries", "library"),
 )
 
 
@@ -48,7 +47,7 @@ def has_listening_line(log: Path) -> bool:
 
 
 def cause_of_death(log: Path) -> str:
-    """Return why the server ended: "port", "folder", "library" or "other"."""
+    """Return why the server ended: "port", "folder" or "other"."""
     text = "\n".join(_last_lines(log))
     return next((cause for sign, cause in _SIGNS if sign in text), "other")
 

@@ -4,7 +4,7 @@ It runs as a script under `python -I -S`, so it imports only the standard librar
 cannot clean up after itself: however the parent ends, the kernel closes its end of the pipe. A death signal
 (`PR_SET_PDEATHSIG`) was rejected: it is sent when the thread ends that forked, and worker threads come and go.
 
-Standard input: one line of JSON, `{"servers": [{"command", "environment", "log"}], "shutdown_timeout", "remove"}`,
+Standard input: one line of JSON, `{"servers": [{"command", "log"}], "shutdown_timeout", "remove"}`,
 then nothing until it ends. `shutdown_timeout` is how many seconds the servers have to shut down before they are killed
 (0: killed at once); `remove` is a folder to delete afterwards.
 Standard output: one line of JSON per event, `{"pids": [...]}` or `{"failed": reason}`, then
@@ -58,7 +58,6 @@ def _start(server: dict[str, Any]) -> subprocess.Popen[bytes]:
     with Path(server["log"]).open("ab") as log:
         return subprocess.Popen(
             server["command"],
-            env={**os.environ, **server["environment"]},
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,

@@ -191,6 +191,9 @@ class Run(Generic[ClaimT]):
         """Its time limit runs from now on, or from that moment."""
         self._started = self._clock.current_time() if moment is None else moment
         self._new_ends()
+        if self.scope.cancel_called and self.reason_except_lost is None:
+            # The time limit, counted from the call, cancelled it before this could move the deadline.
+            self.cancel(CancelReason.SHUTDOWN)  # As in `never_began`: that must not count as a failed attempt.
 
     def never_began(self) -> None:
         """It was cancelled while its handler waited to be called, on another loop that did not answer.
@@ -281,6 +284,9 @@ class Run(Generic[ClaimT]):
         # Only a deadline that came before that of the lease: whichever was first has cancelled the scope.
         if self._reason is None and self.deadline <= min(now, self._lease_deadline):
             self._reason = CancelReason.TIMEOUT
+        # `begins_at` has moved the deadline, and the scope has ended by the old one: `begin` comes too late.
+        if self._reason is None and self._ends_at <= now and self._ends_at < min(self.deadline, self._lease_deadline):
+            return CancelReason.SHUTDOWN
         return self._reason
 
     def cancel(self, reason: CancelReason) -> None:

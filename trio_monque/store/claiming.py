@@ -148,7 +148,7 @@ def _change_while_looked_at(jobs: JobCollection, candidates: Sequence[Job]) -> b
     # With the same past, nothing has changed: then a claim without pins would not be better.
     changed = [job.id for job in candidates if jobs.missed.get(job.id, past(job)) != past(job)]
     for job_id in changed:
-        del jobs.missed[job_id]
+        jobs.missed.pop(job_id, None)  # Another claim in flight, in its own thread, may have removed it just now.
     return bool(changed)
 
 
