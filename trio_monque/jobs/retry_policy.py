@@ -16,12 +16,13 @@ from typing import Any
 
 from ..backoff import SHORTEST, Backoff
 from ..errors import InvalidCronError, ScheduleEndedError, UnreadablePayloadError
+from ..foreign_errors import is_a, leaves_of
 from . import transitions
 from .conditional_write import Transition
 from .cron import next_occurrence
 from .error_history import EVERYTHING, ErrorText, Failure, failure_of, kept_reason
 from .job import OF_ONE_OCCURRENCE, Job, JobStatus
-from .verdicts import CutShort, Discard, Discarded, Failed, Retry, Snooze, Snoozed, Succeeded, Verdict, leaves_of
+from .verdicts import CutShort, Discard, Discarded, Failed, Retry, Snooze, Snoozed, Succeeded, Verdict
 
 ErrorTypes = tuple[type[BaseException], ...]
 
@@ -59,9 +60,9 @@ def judged(error: BaseException, policy: RetryPolicy) -> Verdict:
     """Turns an error into a verdict. In a group the strongest leaf decides: Discard, an error, Retry, then Snooze."""
     # A handler's own nursery wraps what is raised inside it, so a Retry may arrive in a group, next to errors.
     leaves = leaves_of(error)
-    errors = [leaf for leaf in leaves if not isinstance(leaf, Retry | Snooze)]
+    errors = [leaf for leaf in leaves if not is_a(leaf, (Retry, Snooze))]
     for leaf in errors:
-        if isinstance(leaf, (Discard, *policy.discard_on)):
+        if is_a(leaf, (Discard, *policy.discard_on)):
             return Discarded(leaf)
     if errors:
         final = [leaf for leaf in errors if not _is_tried_again(leaf, policy)]
@@ -76,9 +77,9 @@ def judged(error: BaseException, policy: RetryPolicy) -> Verdict:
 def _is_tried_again(error: BaseException, policy: RetryPolicy) -> bool:
     # Ctrl-C or an exit is not caused by the job, and unreadable data is not an error of the handler: `retry_on`, which
     # lists errors of the handler, does not apply to them.
-    if isinstance(error, UnreadablePayloadError) or not isinstance(error, Exception):
+    if is_a(error, UnreadablePayloadError) or not is_a(error, Exception):
         return True
-    return policy.retry_on is None or isinstance(error, policy.retry_on)
+    return policy.retry_on is None or is_a(error, policy.retry_on)
 
 
 # --- From a verdict to a transition ---
@@ -91,8 +92,8 @@ def decide(job: Job, verdict: Verdict, now: datetime, policy: RetryPolicy) -> Tr
         ScheduleEndedError: The next occurrence cannot be computed. Write `end_of_schedule` instead.
     """
     match verdict:
-        case CutShort():
-            return transitions.release(job, now, has_begun=True)
+        case CutShort(has_begun):
+            return transitions.release(job, now, has_begun=has_begun)
         case Succeeded(result) if job.repeat_interval is None:
             if job.again is not None:
                 return transitions.run_again(job, now, result=result)

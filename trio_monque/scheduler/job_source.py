@@ -24,6 +24,7 @@ from ..errors import (
     MonqueError,
     is_outage,
 )
+from ..foreign_errors import safe_error
 from ..host.transactions import Transactions
 from ..jobs import rescue_policy, transitions
 from ..jobs.fences import ClaimId, claim_id
@@ -138,6 +139,9 @@ class JobSource:
     def renewal_limit(self, claim: Job) -> float:
         return self._longest_hold
 
+    def start_limit(self, claim: Job) -> float:
+        return math.inf if claim.start_by is None else self._context.clock.on_run_clock(claim.start_by)
+
     def _worker(self, claim: Job) -> Worker[Any]:
         worker = self._workers.get(claim.name)
         assert worker is not None, "only jobs with a worker are claimed, and workers are never removed"
@@ -172,7 +176,7 @@ class JobSource:
                 # the handler's object may change until the batch is sent without changing what is stored.
                 verdict = self._encoded(worker, verdict.result)
         except BaseException as error:  # noqa: BLE001  # A fault in code or values of the user fails its own job only.
-            verdict = Failed(error)
+            verdict = Failed(safe_error(error))
         return JobSettlement(claim, verdict, policy, end.duration)
 
     def _encoded(self, worker: Worker[Any], value: Any) -> Succeeded:

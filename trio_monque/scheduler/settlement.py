@@ -15,13 +15,20 @@ from typing import Final
 from ..client.rescuing import Rescued
 from ..engine.nursery import Engine
 from ..errors import ScheduleEndedError
+from ..foreign_errors import safe_error
 from ..jobs import transitions
 from ..jobs.conditional_write import LIGHTEST, Transition, applied, lightened
 from ..jobs.error_history import Failure, reason_of
 from ..jobs.fences import ClaimId, claim_id
 from ..jobs.follow_ups import OWED, OWING
 from ..jobs.job import Job, JobStatus, log_extra
-from ..jobs.retry_policy import RetryPolicy, ambiguous_schedule, decide, end_of_schedule, failed_for_good
+from ..jobs.retry_policy import (
+    RetryPolicy,
+    ambiguous_schedule,
+    decide,
+    end_of_schedule,
+    failed_for_good,
+)
 from ..jobs.verdicts import CutShort, Discarded, Failed, Succeeded, Verdict
 from ..log import logger_of
 from ..safe_text import name_of
@@ -147,7 +154,7 @@ def decided(settlement: JobSettlement, now: datetime) -> Transition:
         logger.exception(
             "could not decide the end of job %s; it has failed", settlement.job, extra=log_extra(settlement.job)
         )
-        settlement.verdict = Discarded(error)
+        settlement.verdict = Discarded(safe_error(error))
         reason = f"{name_of(error)} while the end of the run was being decided"
         return failed_for_good(settlement.job, now, Failure(reason))
 
