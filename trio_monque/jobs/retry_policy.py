@@ -12,14 +12,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Final
 
 from ..backoff import SHORTEST, Backoff
 from ..errors import InvalidCronError, ScheduleEndedError, UnreadablePayloadError
 from ..foreign_errors import is_a, leaves_of
 from . import transitions
 from .conditional_write import Transition
-from .cron import next_occurrence
+from .cron import ZoneUnknownHereError, next_occurrence
 from .error_history import EVERYTHING, ErrorText, Failure, failure_of, kept_reason
 from .job import OF_ONE_OCCURRENCE, Job, JobStatus
 from .verdicts import CutShort, Discard, Discarded, Failed, Retry, Snooze, Snoozed, Succeeded, Verdict
@@ -90,6 +90,7 @@ def decide(job: Job, verdict: Verdict, now: datetime, policy: RetryPolicy) -> Tr
 
     Raises:
         ScheduleEndedError: The next occurrence cannot be computed. Write `end_of_schedule` instead.
+        ZoneUnknownHereError: This machine cannot compute it, and another one may. Write `left_to_others` instead.
     """
     match verdict:
         case CutShort(has_begun):
@@ -140,6 +141,8 @@ def _next_occurrence(
     assert job.repeat_interval is not None
     try:
         following = next_occurrence(job.repeat_interval, job.timezone, now)
+    except ZoneUnknownHereError:
+        raise  # Another machine knows it: no reason to end the schedule.
     except InvalidCronError as invalid:
         # Monque for Node accepts expressions that this library does not: end with an error instead of a guess.
         raise _schedule_ended(invalid, error, kept) from error
@@ -171,6 +174,18 @@ def end_of_schedule(
     stored = {} if verdict.result is None else {"result": verdict.result}
     # The occurrence is over: if a caller retries the job, that is another occurrence.
     return replace(failed, set={**failed.set, **stored}, cleared=(*failed.cleared, *OF_ONE_OCCURRENCE))
+
+
+LEFT_FOR: Final = timedelta(seconds=60)
+"""How long a job that this machine cannot end is left to others. The instances that cannot run it do not claim it."""
+
+
+def left_to_others(job: Job, now: datetime) -> Transition:
+    """The transition after `decide` raised ZoneUnknownHereError: the occurrence runs again where its zone is known.
+
+    Only after the schedule was given that zone during the run: a job whose zone is unknown is not claimed.
+    """
+    return transitions.snooze(job, now, now + LEFT_FOR)
 
 
 def awake_at(snooze: Snooze, now: datetime) -> datetime:

@@ -12,7 +12,7 @@ import trio
 from ..backoff import Backoff, asked_backoff
 from ..engine.run import Run
 from ..engine.run_end import NotBegun, RunEnd
-from ..errors import ShortageError
+from ..errors import ShortageError, UnreadablePayloadError
 from ..foreign_errors import is_a, leaves_of, safe_error
 from ..grace import using_grace
 from ..host.run_ends import failure_of, has_succeeded
@@ -22,6 +22,7 @@ from ..jobs.retry_policy import ErrorTypes, RetryPolicy, judged
 from ..jobs.verdicts import CutShort, Succeeded, Verdict
 from ..log import logger_of
 from ..options_and_defaults import SchedulerConfig
+from ..safe_text import message_of
 from ..threads import HoldingLimiter, call_in_thread
 from ..unfinished_work import unfinished_work
 from .middleware import around_async
@@ -32,6 +33,9 @@ from .worker_settings import WorkerSettings
 logger = logger_of("scheduler")
 
 _SUCCEEDED: Final = Succeeded()
+
+MOST_CAUSES: Final = 10
+"""How deep a missing module is searched in the causes of an unreadable payload."""
 
 # Seconds until the next attempt to start a thread. Other threads of the process have to end first.
 FIRST_PAUSE: Final = 0.1
@@ -153,6 +157,18 @@ def _without_unwinding(error: BaseException) -> BaseException | None:
     if len(others) == len(leaves):
         return error
     return BaseExceptionGroup("beside the cancellation", others) if others else None
+
+
+def lack_of_module(error: BaseException | None) -> str | None:
+    """Why a payload could not be read by this process, if a module was missing; None for another reason."""
+    if not is_a(error, UnreadablePayloadError):
+        return None
+    cause: BaseException | None = error
+    for _ in range(MOST_CAUSES):
+        cause = None if cause is None else cause.__cause__
+        if is_a(cause, ImportError):
+            return f"this process cannot import what its payload needs: {message_of(cast('ImportError', cause), 300)}"
+    return None
 
 
 def verdict_of(end: RunEnd, time_limit: float, policy: RetryPolicy, *, store_result: bool) -> Verdict:

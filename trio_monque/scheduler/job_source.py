@@ -43,7 +43,7 @@ from ..threads import HoldingLimiter
 from .claiming import JobClaims
 from .context import SchedulerContext
 from .follow_ups import FollowUps
-from .job_run import Policies, call_handler, verdict_of
+from .job_run import Policies, call_handler, lack_of_module, verdict_of
 from .rescues import Rescues
 from .settlement import (
     MOST_ROUNDS,
@@ -169,6 +169,10 @@ class JobSource:
     def conclude(self, claim: Job, end: RunEnd) -> JobSettlement:
         worker = self._worker(claim)
         settings, policy = worker.settings, self._policies.policy_of(worker)
+        if not end.has_begun and (lack := lack_of_module(end.error)) is not None:
+            # Its payload needs what is not installed here. Another instance may have it.
+            self._context.jobs.leave_to_others(claim, lack)
+            return JobSettlement(claim, CutShort(has_begun=False), policy, end.duration)
         try:
             verdict = verdict_of(end, self.time_limit(claim), policy, store_result=settings.store_result)
             if isinstance(verdict, Succeeded) and settings.store_result:

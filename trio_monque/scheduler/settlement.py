@@ -18,6 +18,7 @@ from ..errors import ScheduleEndedError
 from ..foreign_errors import safe_error
 from ..jobs import transitions
 from ..jobs.conditional_write import LIGHTEST, Transition, applied, lightened
+from ..jobs.cron import ZoneUnknownHereError
 from ..jobs.error_history import Failure, reason_of
 from ..jobs.fences import ClaimId, claim_id
 from ..jobs.follow_ups import OWED, OWING
@@ -28,6 +29,7 @@ from ..jobs.retry_policy import (
     decide,
     end_of_schedule,
     failed_for_good,
+    left_to_others,
 )
 from ..jobs.verdicts import CutShort, Discarded, Failed, Succeeded, Verdict
 from ..log import logger_of
@@ -165,6 +167,10 @@ def _decided(settlement: JobSettlement, now: datetime) -> Transition:
         if settlement.doubled_field is not None and not isinstance(verdict, CutShort):
             raise ambiguous_schedule(job, verdict, settlement.doubled_field, settlement.policy.error_text)
         return decide(job, verdict, now, settlement.policy)
+    except ZoneUnknownHereError as error:
+        logger.warning("job %s is left to another instance: %s", job, error, extra=log_extra(job))
+        settlement.verdict = CutShort()
+        return left_to_others(job, now)
     except ScheduleEndedError as ended:
         settlement.schedule_ended = ended
         return end_of_schedule(job, verdict, now, ended, settlement.policy.error_text)
