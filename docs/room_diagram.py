@@ -33,6 +33,8 @@ class Box:
 SHARED = {
     *(
         "safe_text",
+        "foreign_errors",
+        "unfinished_work",
         "log",
         "errors",
         "checks",

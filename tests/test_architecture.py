@@ -19,8 +19,10 @@ PACKAGE = Path(__file__).parents[1] / "trio_monque"
 # Each room may import only from the rooms listed, and from itself. No room imports the package root.
 MAY_IMPORT: dict[str, set[str]] = {
     "safe_text": set(),
-    "log": {"safe_text"},
+    "log": {"safe_text", "foreign_errors"},
     "errors": {"safe_text"},
+    "foreign_errors": {"safe_text", "errors"},
+    "unfinished_work": set(),
     "checks": {"errors"},
     "options_and_defaults": {"errors", "checks"},
     "backoff": {"errors", "log"},
@@ -36,7 +38,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "async_with": {"errors"},
     # What a job is, and how MongoDB remembers it.
     "payloads": {"safe_text"},
-    "jobs": {"safe_text", "log", "errors", "checks", "options_and_defaults", "backoff", "payloads"},
+    "jobs": {"safe_text", "log", "foreign_errors", "errors", "checks", "options_and_defaults", "backoff", "payloads"},
     "events": {"jobs"},
     "store": {
         "safe_text",
@@ -68,6 +70,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     # How claimed things are run. Knows no job and no MongoDB.
     "engine": {
+        "foreign_errors",
         "log",
         "errors",
         "options_and_defaults",
@@ -81,9 +84,10 @@ MAY_IMPORT: dict[str, set[str]] = {
         "trio_thread",
     },
     # A trio run in a thread of its own and an asyncio loop, as each calls the other. Knows no job and no MongoDB.
-    "bridge": {"safe_text", "log", "errors", "grace"},
+    "bridge": {"safe_text", "log", "errors", "foreign_errors", "grace"},
     # One life for each kind that is claimed and run: jobs, documents, or a third kind. Knows none of them.
     "host": {
+        "unfinished_work",
         "call_context",
         "log",
         "errors",
@@ -100,6 +104,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     # Where the two columns meet.
     "scheduler": {
+        "foreign_errors",
+        "unfinished_work",
         "async_with",
         "call_context",
         "safe_text",
@@ -122,6 +128,8 @@ MAY_IMPORT: dict[str, set[str]] = {
         "host",
     },
     "claims": {
+        "foreign_errors",
+        "unfinished_work",
         "async_with",
         "call_context",
         "safe_text",
@@ -144,6 +152,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     # What stands on top.
     "embedded": {"errors", "store"},
     "testing": {
+        "foreign_errors",
         "errors",
         "checks",
         "options_and_defaults",

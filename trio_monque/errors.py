@@ -38,6 +38,7 @@ __all__ = [
     "ScheduleEndedError",
     "ShortageError",
     "UnreadablePayloadError",
+    "UnsafeExceptionError",
     "WorkerRegistrationError",
 ]
 
@@ -95,6 +96,24 @@ class UnreadablePayloadError(MonqueError):
     It counts as a failed attempt, which backs off: a newer release may read what an older one cannot. `retry_on` does
     not apply to it. With `discard_on=UnreadablePayloadError`, such jobs fail at once.
     """
+
+
+class UnsafeExceptionError(MonqueError):
+    """Stands for an exception of a handler whose class replaces what Python itself uses of it, `__class__` for example.
+
+    Such an attribute may raise or lie where trio or asyncio ask for it, and would end the scheduler. `retry_on` and
+    `discard_on` apply to the class of the exception that was raised.
+
+    Attributes:
+        raised_type: That class.
+    """
+
+    def __init__(self, raised_type: type[BaseException], name: str, attribute: str, message: str) -> None:
+        super().__init__(
+            f"{name} was raised, whose class defines {attribute}: remove that attribute, so that the exception itself "
+            f"can be handled and reported. Its message: {message or '(none)'}"
+        )
+        self.raised_type = raised_type
 
 
 class PayloadTooLargeError(InvalidPayloadError):
@@ -279,8 +298,9 @@ class ShortageError(MonqueConnectionError):
 
 def is_shortage(error: BaseException) -> bool:
     """Whether the process is short of memory, or of threads (CPython has no exception for that, only a message)."""
-    return isinstance(error, MemoryError) or (
-        isinstance(error, RuntimeError) and error.args[:1] == ("can't start new thread",)
+    # By the type alone: it may be an exception of a user, whose attributes must not be asked.
+    return issubclass(type(error), MemoryError) or (
+        type(error) is RuntimeError and error.args[:1] == ("can't start new thread",)
     )
 
 

@@ -80,6 +80,7 @@ from trio_monque.errors import (
     ScheduleEndedError,
     ShortageError,
     UnreadablePayloadError,
+    UnsafeExceptionError,
     WorkerRegistrationError,
 )
 from trio_monque.events import (

@@ -107,7 +107,7 @@ class ClaimWork:
             raise
         # An error of the block decides. Its cancellation does not: on asyncio it may have taken the place of the error
         # of a refused `finish`, which on trio is a failure.
-        if self._error is None or isinstance(self._error, UncountedReleaseError):
+        if self._error is None or type(self._error) is UncountedReleaseError:
             self.check_answered()
         if self._error is not None:
             raise self._error

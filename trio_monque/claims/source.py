@@ -24,9 +24,10 @@ from ..engine.run import Run
 from ..engine.run_end import RunEnd
 from ..engine.source import Control
 from ..errors import InvalidUpdateError, MonqueConnectionError
+from ..foreign_errors import safe_error
 from ..host.one_group import OneGroupSource
 from ..host.transactions import Transactions
-from ..jobs.verdicts import Discarded
+from ..jobs.verdicts import Discarded, Failed
 from ..log import logger_of
 from ..observations import Sighting
 from ..safe_text import shown
@@ -178,7 +179,11 @@ class DocumentSource(OneGroupSource[HeldDocument, DocumentSettlement]):
     # --- Settling ---
 
     def conclude(self, claim: HeldDocument, end: RunEnd) -> DocumentSettlement:
-        return DocumentSettlement(claim, outcome_of(end, self.time_limit(claim), self._policy))
+        try:
+            outcome = outcome_of(end, self.time_limit(claim), self._policy)
+        except BaseException as error:  # noqa: BLE001  # A property of a subclass of Retry: it fails its document only.
+            outcome = Failed(safe_error(error))
+        return DocumentSettlement(claim, outcome)
 
     async def prepare(self, settlements: Sequence[DocumentSettlement]) -> Sequence[DocumentSettlement]:
         now = await self._time.refreshed(self._db_threads, Channel.RENEWALS)
@@ -193,10 +198,10 @@ class DocumentSource(OneGroupSource[HeldDocument, DocumentSettlement]):
             return ending_of(held, settlement.outcome, now, self._policy)
         except MemoryError:
             raise  # The document is not the cause: the settler tries again.
-        except Exception as error:
+        except BaseException as error:
             extra = log_extra(held.id, held.attempt)
             logger.exception("could not decide the end of document %s; it is now a dead letter", held, extra=extra)
-            settlement.outcome = Discarded(error)
+            settlement.outcome = Discarded(safe_error(error))
             return ending_of(held, settlement.outcome, now, self._policy)
 
     async def settle(self, batch: Sequence[DocumentSettlement]) -> Sequence[bool | None]:

@@ -8,9 +8,11 @@ expect.
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 import trio
+
+from ..foreign_errors import is_a, is_group, leaves_of
 
 
 class LeakedCancellationError(RuntimeError):
@@ -20,10 +22,11 @@ class LeakedCancellationError(RuntimeError):
 def without_cancellations(error: BaseException) -> BaseException:
     """What a handler raised, without each `trio.Cancelled` of its own scopes: these are not a cancellation by us."""
     rest: BaseException | None = error
-    if isinstance(error, BaseExceptionGroup):
-        with suppress(Exception):  # Nested too deep for Python, or its author's own class of groups: taken as it is.
-            rest = error.split(trio.Cancelled)[1]
-    if rest is None or isinstance(rest, trio.Cancelled):
+    if is_group(error):
+        # Nested too deep for Python, or its author's own class of groups: taken as it is.
+        with suppress(BaseException):
+            rest = cast("BaseExceptionGroup[Any]", error).split(trio.Cancelled)[1]
+    if rest is None or is_a(rest, trio.Cancelled):
         leaked = LeakedCancellationError("the handler raised trio.Cancelled outside of the scope that it belongs to")
         leaked.__cause__ = error
         return leaked
@@ -32,13 +35,8 @@ def without_cancellations(error: BaseException) -> BaseException:
 
 def interrupt_in(error: BaseException | None) -> BaseException | None:
     """The Ctrl-C that interrupted a handler, or a task of its own nursery."""
-    found = error
-    if isinstance(error, BaseExceptionGroup):
-        with suppress(Exception):
-            found = error.subgroup(KeyboardInterrupt)
-        while isinstance(found, BaseExceptionGroup):
-            found = found.exceptions[0]
-    return found if isinstance(found, KeyboardInterrupt) else None
+    leaves = () if error is None else leaves_of(error)
+    return next((leaf for leaf in leaves if is_a(leaf, KeyboardInterrupt)), None)
 
 
 def unwrapped(group: BaseExceptionGroup[Any], *, around_a_group: bool = False) -> BaseException:

@@ -6,7 +6,9 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import trio
 
-from ..log import logger_of
+from ..foreign_errors import is_a
+from ..log import exc_info_of, logger_of
+from ..safe_text import name_of
 from .progress import Progress
 
 logger = logger_of("engine")
@@ -46,19 +48,19 @@ class Stop:
     def crash(self, error: BaseException) -> None:
         """Asks for a cut because of this error, which is raised when the engine has ended."""
         self.crashes.append(error)
-        self.cut(f"it crashed with {type(error).__name__}")
+        self.cut(f"it crashed with {name_of(error)}")
 
 
 def cause_of(error: BaseException, where: str = "") -> str:
     """What ended some code, in words for the log. `where` is appended to an error."""
-    if isinstance(error, trio.Cancelled):
+    if is_a(error, trio.Cancelled):
         return "it was cancelled"
-    return "it was interrupted" if isinstance(error, KeyboardInterrupt) else f"{type(error).__name__} was raised{where}"
+    return "it was interrupted" if is_a(error, KeyboardInterrupt) else f"{name_of(error)} was raised{where}"
 
 
-def end_for_bug(stop: Stop, what: str, bug: Exception) -> None:
+def end_for_bug(stop: Stop, what: str, bug: BaseException) -> None:
     """Logs a bug of ours, of the source or of the observer, and ends the engine in order."""
-    logger.error("%s: the scheduler ends", what, exc_info=bug)
+    logger.error("%s: the scheduler ends", what, exc_info=exc_info_of(bug))
     stop.crash(bug)
 
 

@@ -6,6 +6,10 @@ A run ends by itself, or is cancelled at the earliest of these moments, all on t
 - `deadline`: its time limit is over, or the renewals of its claim end soon (`renewable_until`). Reason: TIMEOUT.
 - when something calls `cancel` (USER, SHUTDOWN) or `lose` (LOST).
 
+Its handler is called only if none of these has come, and not after its `start_limit`: `may_begin` is the last look, in
+the thread and at the moment of the call. An event loop that was blocked, a thread that had to wait, or a process that
+stood still may come to the call long after the claim.
+
 Then its clean-ups, and the answers that it awaits, may go on under shields: for `cleanup_timeout` at most, and never
 beyond the end of the lease. Work that no scope can cancel (a thread) is awaited inside `shielded_wait`.
 """
@@ -80,6 +84,8 @@ class Run(Generic[ClaimT]):
             does not mean that: a claim that was not renewed in time may still be ours.
         is_settled_early: Its claim was settled while its handler goes on: nothing is left to write.
         is_settling_early: That settlement is on its way, and its outcome unknown.
+        has_begun: Its handler, or a middleware around it, was called. The thread that calls it writes this.
+        has_broken_engine: The engine crashed by what this run gave it, and must not write its end.
     """
 
     # An instance may have ten thousand runs: slots keep them small, and what few of them need is made on demand.
@@ -96,6 +102,7 @@ class Run(Generic[ClaimT]):
         "_renewal_limit",
         "_sent",
         "_shielded_wait",
+        "_start_limit",
         "_started",
         "_terms",
         "_time_limit",
@@ -103,6 +110,8 @@ class Run(Generic[ClaimT]):
         "blocks",
         "claim",
         "claimed_at",
+        "has_begun",
+        "has_broken_engine",
         "is_gone",
         "is_settled_early",
         "is_settling_early",
@@ -111,15 +120,25 @@ class Run(Generic[ClaimT]):
     )
 
     def __init__(
-        self, claim: ClaimT, time_limit: float, *, terms: LeaseTerms, sent: float, renewal_limit: float = math.inf
+        self,
+        claim: ClaimT,
+        time_limit: float,
+        *,
+        terms: LeaseTerms,
+        sent: float,
+        renewal_limit: float = math.inf,
+        start_limit: float = math.inf,
     ) -> None:
-        """`sent` is when the claim was asked for, on trio's clock; the limits are seconds (see `RunSource`)."""
+        """`sent` is when the claim was asked for, on trio's clock. The limits are those of `RunSource`."""
         self.claim = claim
         self.abandoned = False
         self.task: trio.lowlevel.Task | None = None
         self.is_gone = False
         self.is_settled_early = False
         self.is_settling_early = False
+        self.has_begun = False
+        self.has_broken_engine = False
+        self._start_limit = start_limit
         self._is_past_lease_deadline = False
         self._terms = terms
         self._reason: CancelReason | None = None
@@ -194,6 +213,22 @@ class Run(Generic[ClaimT]):
         if self.scope.cancel_called and self.reason_except_lost is None:
             # The time limit, counted from the call, cancelled it before this could move the deadline.
             self.cancel(CancelReason.SHUTDOWN)  # As in `never_began`: that must not count as a failed attempt.
+
+    def may_begin(self) -> bool:
+        """The last look before its handler is called, by the thread that calls it: whether it may be.
+
+        If not, the caller raises NotBegun. A plain handler inside of async middleware is a second call: the run has
+        begun by then, and only its cancellation counts.
+        """
+        now = self._clock.current_time()
+        if self._reason_at(now) is not None or self.is_too_late_at(now):
+            return False
+        self.has_begun = True
+        return True
+
+    def is_too_late_at(self, now: float) -> bool:
+        """Whether it has not begun by its start limit, and must not begin any more."""
+        return now >= self._start_limit and not self.has_begun
 
     def never_began(self) -> None:
         """It was cancelled while its handler waited to be called, on another loop that did not answer.
@@ -381,7 +416,10 @@ class Run(Generic[ClaimT]):
     def ended(self, error: BaseException | None, value: object) -> RunEnd:
         """How it ended, if its handler ends now with what it raised, or returned."""
         now = self._clock.current_time()
-        return RunEnd(error, value, self.scope.cancelled_caught, self._reason_at(now), max(0.0, now - self._started))
+        duration = max(0.0, now - self._started)
+        return RunEnd(
+            error, value, self.scope.cancelled_caught, self._reason_at(now), duration, has_begun=self.has_begun
+        )
 
     def __str__(self) -> str:
         """As log lines name it."""

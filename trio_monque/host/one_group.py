@@ -57,6 +57,9 @@ class OneGroupSource(Generic[ClaimT, SettlementT]):
     def renewal_limit(self, _claim: ClaimT) -> float:
         return math.inf
 
+    def start_limit(self, _claim: ClaimT) -> float:
+        return math.inf
+
     async def claim_one(self, item: KnownItem, demand: Demand) -> Granted[ClaimT]:
         raise AssertionError("this source never names a single item")
 

@@ -24,7 +24,7 @@ from ..jobs.error_history import kept_reason
 from ..jobs.job import Job, JobStatus, log_extra
 from ..jobs.retry_policy import RetryPolicy, will_retry
 from ..jobs.verdicts import CutShort, Discarded, Failed, Snoozed, Succeeded
-from ..log import logger_of
+from ..log import ExcInfo, exc_info_of, logger_of
 from ..safe_text import name_of
 from ..store.refused_claims import SetAside
 from ..store.settling import Fate
@@ -168,7 +168,7 @@ class JobReporter(Reporter[Job, JobSettlement, Rescued, SchedulerReport]):
             claim,
             name_of(error),
             extra=log_extra(claim),
-            exc_info=error if self._shows_errors else None,
+            exc_info=exc_info_of(error) if self._shows_errors else None,
         )
 
     def runs_cut_short(self, claims: Sequence[Job]) -> None:
@@ -285,6 +285,6 @@ class JobReporter(Reporter[Job, JobSettlement, Rescued, SchedulerReport]):
         self.event_delivery.emit(events.JobFailed(job, error, will_retry(job), settlement.duration))
 
 
-def _shown_cause(error: BaseException, policy: RetryPolicy) -> BaseException | None:
+def _shown_cause(error: BaseException, policy: RetryPolicy) -> ExcInfo | None:
     """The error whose traceback is logged. None with `redact_errors`, as the traceback contains the unredacted text."""
-    return error if policy.error_text.redact is None else None
+    return exc_info_of(error) if policy.error_text.redact is None else None

@@ -22,7 +22,7 @@ from ..errors import InvalidOptionError, InvalidPayloadError, MonqueConnectionEr
 from ..jobs.follow_ups import held_for, released
 from ..jobs.job import Job, JobStatus, log_extra
 from ..jobs.new_job import NewJob
-from ..log import logger_of
+from ..log import exc_info_of, logger_of
 from ..loop_time import loop_time
 from ..safe_text import shown
 from ..store import follow_ups, indexes, inserting
@@ -240,6 +240,6 @@ class FollowUps:
             parent,
             error,
             INTERVAL,
-            exc_info=error,
+            exc_info=exc_info_of(error),
             extra=log_extra(parent),
         )

@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Awaitable
 from functools import partial
-from typing import Any, Final, cast
+from typing import Any, Final, NamedTuple, cast
 from weakref import WeakKeyDictionary
 
 import trio
 
 from ..backoff import Backoff, asked_backoff
 from ..engine.run import Run
-from ..engine.run_end import RunEnd
-from ..errors import ShortageError
+from ..engine.run_end import NotBegun, RunEnd
+from ..errors import ShortageError, UnreadablePayloadError
+from ..foreign_errors import is_a, leaves_of, safe_error
 from ..grace import using_grace
 from ..host.run_ends import failure_of, has_succeeded
 from ..jobs.error_history import ErrorText
 from ..jobs.job import Job, log_extra
 from ..jobs.retry_policy import ErrorTypes, RetryPolicy, judged
-from ..jobs.verdicts import CutShort, Succeeded, Verdict, leaves_of
+from ..jobs.verdicts import CutShort, Succeeded, Verdict
 from ..log import logger_of
 from ..options_and_defaults import SchedulerConfig
+from ..safe_text import message_of
 from ..threads import HoldingLimiter, call_in_thread
+from ..unfinished_work import unfinished_work
 from .middleware import around_async
 from .running_job import RunCancelled, RunningJob
 from .worker import Worker
@@ -31,6 +33,9 @@ from .worker_settings import WorkerSettings
 logger = logger_of("scheduler")
 
 _SUCCEEDED: Final = Succeeded()
+
+MOST_CAUSES: Final = 10
+"""How deep a missing module is searched in the causes of an unreadable payload."""
 
 # Seconds until the next attempt to start a thread. Other threads of the process have to end first.
 FIRST_PAUSE: Final = 0.1
@@ -80,18 +85,20 @@ async def _called_in_thread(
     """
     has_begun = False
 
-    def call() -> tuple[bool, object]:
+    def call() -> _EndOfThread:
         nonlocal has_begun
         has_begun = True
-        return _in_thread(worker, running_job)
+        return _in_thread(worker, running_job, run)
 
     delay = FIRST_PAUSE
     while True:
         try:
             with using_grace(run), run.shielded_wait:
-                was_cancelled, value = await call_in_thread(call, limiter=threads, abandon_on_cancel=True)
-                if not was_cancelled:
-                    return value
+                ended = await call_in_thread(call, limiter=threads, abandon_on_cancel=True)
+            if ended.error is not None:
+                raise ended.error
+            if not ended.was_cancelled:
+                return ended.value
             break  # The handler has raised RunCancelled, or the engine no longer waits for its thread.
         except ShortageError as error:
             if has_begun:
@@ -113,28 +120,55 @@ async def _called_in_thread(
     raise RunCancelled
 
 
-def _in_thread(worker: Worker[Any], running_job: RunningJob[Any]) -> tuple[bool, object]:
-    """Call the handler. Return whether RunCancelled has ended it, and what it returned."""
+class _EndOfThread(NamedTuple):
+    """How a plain handler ended.
+
+    An error is a value here, and is raised in the task of the run. On its way there, threads and context managers touch
+    what they pass on: they set its `__traceback__`, for example, which the class of the error may not allow.
+    """
+
+    value: object = None
+    error: BaseException | None = None
+    was_cancelled: bool = False
+
+
+def _in_thread(worker: Worker[Any], running_job: RunningJob[Any], run: Run[Job]) -> _EndOfThread:
+    """Call the handler, unless it must not begin any more: then the error is NotBegun."""
+    is_in_middleware = run.has_begun
+    if not run.may_begin():
+        # The run was cancelled: that ends the middleware around this.
+        return _EndOfThread(was_cancelled=True) if is_in_middleware else _EndOfThread(error=NotBegun())
     try:
         result = worker.called(running_job)
     except RunCancelled:
-        return True, None
-    if inspect.iscoroutine(result):
-        result.close()
-        raise TypeError(
-            f"the handler {worker.handler!r} is a plain function that returned a coroutine, which would never run: "
-            "register the async function itself"
-        )
-    return False, result
+        return _EndOfThread(was_cancelled=True)
+    except BaseException as error:  # noqa: BLE001  # Raised again, in the task of the run.
+        return _EndOfThread(error=safe_error(error))
+    if (problem := unfinished_work(result)) is not None:
+        problem = f"the handler {worker.handler!r}, a plain function, {problem}"
+        return _EndOfThread(error=TypeError(problem))
+    return _EndOfThread(result)
 
 
 def _without_unwinding(error: BaseException) -> BaseException | None:
     """What a cancelled run raised, without the RunCancelled by which `check_cancelled` ended its thread."""
     leaves = leaves_of(error)
-    others = [leaf for leaf in leaves if not isinstance(leaf, RunCancelled)]
+    others = [leaf for leaf in leaves if not is_a(leaf, RunCancelled)]
     if len(others) == len(leaves):
         return error
     return BaseExceptionGroup("beside the cancellation", others) if others else None
+
+
+def lack_of_module(error: BaseException | None) -> str | None:
+    """Why a payload could not be read by this process, if a module was missing; None for another reason."""
+    if not is_a(error, UnreadablePayloadError):
+        return None
+    cause: BaseException | None = error
+    for _ in range(MOST_CAUSES):
+        cause = None if cause is None else cause.__cause__
+        if is_a(cause, ImportError):
+            return f"this process cannot import what its payload needs: {message_of(cast('ImportError', cause), 300)}"
+    return None
 
 
 def verdict_of(end: RunEnd, time_limit: float, policy: RetryPolicy, *, store_result: bool) -> Verdict:
@@ -143,7 +177,7 @@ def verdict_of(end: RunEnd, time_limit: float, policy: RetryPolicy, *, store_res
         return Succeeded(end.value) if store_result else _SUCCEEDED
     error = failure_of(end, time_limit, _without_unwinding)
     # If a client requested the cancellation, the settlement finds the request, and writes it instead of the release.
-    return CutShort() if error is None else judged(error, policy)
+    return CutShort(end.has_begun) if error is None else judged(error, policy)
 
 
 class Policies:

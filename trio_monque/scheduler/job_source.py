@@ -24,6 +24,7 @@ from ..errors import (
     MonqueError,
     is_outage,
 )
+from ..foreign_errors import safe_error
 from ..host.transactions import Transactions
 from ..jobs import rescue_policy, transitions
 from ..jobs.fences import ClaimId, claim_id
@@ -42,7 +43,7 @@ from ..threads import HoldingLimiter
 from .claiming import JobClaims
 from .context import SchedulerContext
 from .follow_ups import FollowUps
-from .job_run import Policies, call_handler, verdict_of
+from .job_run import Policies, call_handler, lack_of_module, verdict_of
 from .rescues import Rescues
 from .settlement import (
     MOST_ROUNDS,
@@ -138,6 +139,9 @@ class JobSource:
     def renewal_limit(self, claim: Job) -> float:
         return self._longest_hold
 
+    def start_limit(self, claim: Job) -> float:
+        return math.inf if claim.start_by is None else self._context.clock.on_run_clock(claim.start_by)
+
     def _worker(self, claim: Job) -> Worker[Any]:
         worker = self._workers.get(claim.name)
         assert worker is not None, "only jobs with a worker are claimed, and workers are never removed"
@@ -165,6 +169,10 @@ class JobSource:
     def conclude(self, claim: Job, end: RunEnd) -> JobSettlement:
         worker = self._worker(claim)
         settings, policy = worker.settings, self._policies.policy_of(worker)
+        if not end.has_begun and (lack := lack_of_module(end.error)) is not None:
+            # Its payload needs what is not installed here. Another instance may have it.
+            self._context.jobs.leave_to_others(claim, lack)
+            return JobSettlement(claim, CutShort(has_begun=False), policy, end.duration)
         try:
             verdict = verdict_of(end, self.time_limit(claim), policy, store_result=settings.store_result)
             if isinstance(verdict, Succeeded) and settings.store_result:
@@ -172,7 +180,7 @@ class JobSource:
                 # the handler's object may change until the batch is sent without changing what is stored.
                 verdict = self._encoded(worker, verdict.result)
         except BaseException as error:  # noqa: BLE001  # A fault in code or values of the user fails its own job only.
-            verdict = Failed(error)
+            verdict = Failed(safe_error(error))
         return JobSettlement(claim, verdict, policy, end.duration)
 
     def _encoded(self, worker: Worker[Any], value: Any) -> Succeeded:

@@ -77,6 +77,10 @@ class SkippedDocuments(Set[object]):
         entry = self._entries.get(_key(document_id))
         return None if entry is None else entry.problem
 
+    def problems(self) -> Sequence[tuple[str | None, str]]:
+        """Return the name and the problem of each document. In any thread."""
+        return [(entry.name, entry.problem) for entry in tuple(self._entries.values())]
+
     def add(self, document_id: object, problem: str = "", name: str | None = None) -> bool:
         """Add a document; return whether to log it: it is new, or something else is wrong, and few others are new."""
         key = _key(document_id)

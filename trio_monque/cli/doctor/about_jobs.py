@@ -48,7 +48,8 @@ def judge_jobs(facts: JobFacts) -> Iterator[Finding]:
     for owed in facts.owed[:MOST_OF_ONE_KIND]:
         yield found(kinds.OWED_FOLLOW_UPS, name=owed.name, count=owed.count, ago=_ago(facts.now, owed.since))
     for bad in facts.schedules[:MOST_OF_ONE_KIND]:
-        yield found(kinds.BAD_SCHEDULE, job=str(bad.id), name=bad.name, status=bad.status, problem=bad.problem)
+        kind = kinds.UNKNOWN_ZONE if bad.is_unknown_here else kinds.BAD_SCHEDULE
+        yield found(kind, job=str(bad.id), name=bad.name, status=bad.status, problem=bad.problem)
     yield from _judge_documents(facts)
 
 

@@ -328,6 +328,13 @@ BAD_SCHEDULE: Final = _kind(
     "Declare the schedule again with a right line, and cancel or delete this job: it fails when its next occurrence "
     "is to be computed.",
 )
+UNKNOWN_ZONE: Final = _kind(
+    "unknown-time-zone",
+    Severity.WARNING,
+    "Job {job} of the name {name!r} ({status}): {problem}",
+    "Schedulers on a machine that does not know the zone leave the job to others. Install the package tzdata on it "
+    "('pip install tzdata'), or declare the schedule again with another zone.",
+)
 BROKEN_DOCUMENT: Final = _kind(
     "broken-document",
     Severity.PROBLEM,

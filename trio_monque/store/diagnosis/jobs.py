@@ -16,7 +16,7 @@ from typing import Any, Final
 from pymongo import DESCENDING, IndexModel
 
 from ...errors import InvalidCronError
-from ...jobs.cron import check_timezone, normalised
+from ...jobs.cron import ZoneUnknownHereError, check_timezone, lack_of_zone, normalised
 from ...jobs.job import JobStatus
 from .. import indexes
 from ..codec import LENIENT
@@ -102,6 +102,7 @@ class BadSchedule:
         id, name, status: Of the job.
         line: Its cron line, as it is stored.
         problem: Why it cannot be understood.
+        is_unknown_here: Another machine may understand it: this one does not know its time zone.
     """
 
     id: Any
@@ -109,6 +110,7 @@ class BadSchedule:
     status: str
     line: str
     problem: str
+    is_unknown_here: bool = False
 
 
 @command("look for schedules that cannot be understood", writes=False)
@@ -122,12 +124,17 @@ def bad_schedules(jobs: JobCollection) -> Sequence[BadSchedule]:
         latest = {FIELD["updated_at"]: DESCENDING}
         read = _read(jobs, indexes.UPDATED, {status: of.value}, latest, recurs)
         found |= {_key(one): one for one in read}
-    judged = ((one, _problem_of_line(one["line"], one["timezone"])) for one in found.values())
+    judged = ((one, *_problem_of_line(one["line"], one["timezone"])) for one in found.values())
     return [
         BadSchedule(
-            id=one["_id"], name=str(one["name"]), status=str(one["status"]), line=str(one["line"]), problem=problem
+            id=one["_id"],
+            name=str(one["name"]),
+            status=str(one["status"]),
+            line=str(one["line"]),
+            problem=problem,
+            is_unknown_here=is_unknown_here,
         )
-        for one, problem in judged
+        for one, problem, is_unknown_here in judged
         if problem is not None
     ]
 
@@ -136,15 +143,19 @@ def _key(found: Mapping[str, Any]) -> str:
     return repr(found["_id"])  # An id of a document that is not a job may be unhashable.
 
 
-def _problem_of_line(line: object, timezone: object) -> str | None:
+def _problem_of_line(line: object, timezone: object) -> tuple[str | None, bool]:
+    """Return what is wrong with a schedule, and whether another machine may understand it."""
     if not isinstance(line, str):
-        return "it is not a text"
+        return "it is not a text", False
     try:
         normalised(line)
         check_timezone(line, timezone)
+    except ZoneUnknownHereError:
+        pass
     except InvalidCronError as error:
-        return str(error)
-    return None
+        return str(error), False
+    lack = lack_of_zone(timezone)
+    return lack, lack is not None
 
 
 # --- How they are read ---
