@@ -24,6 +24,7 @@ from ..errors import (
     MonqueError,
     is_outage,
 )
+from ..host.missed_leases import MissedLeases
 from ..host.transactions import Transactions
 from ..jobs import rescue_policy, transitions
 from ..jobs.fences import ClaimId, claim_id
@@ -96,6 +97,7 @@ class JobSource:
         self._longest_hold = math.inf if lock_timeout is None else SHARE_OF_LOCK_TIMEOUT * lock_timeout
         self._longest_run = self._longest_hold - config.cleanup_timeout
         self._beats = Beats()
+        self._missed_leases = MissedLeases()
 
     def attach(self, control: Control[Job, JobSettlement]) -> None:
         self._control = control
@@ -165,6 +167,8 @@ class JobSource:
     def conclude(self, claim: Job, end: RunEnd) -> JobSettlement:
         worker = self._worker(claim)
         settings, policy = worker.settings, self._policies.policy_of(worker)
+        most = self._config.max_rescues if claim.max_rescues is None else claim.max_rescues
+        end = self._missed_leases.counted(claim.id, end, most)
         try:
             verdict = verdict_of(end, self.time_limit(claim), policy, store_result=settings.store_result)
             if isinstance(verdict, Succeeded) and settings.store_result:
