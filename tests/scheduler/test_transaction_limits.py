@@ -179,11 +179,22 @@ async def test_job_of_a_function_that_outlives_its_scheduler_is_not_released(
     assert (inside.now, balance(accounts)) == (0, 0)
 
 
+def write_more(accounts: Collection, _job: RunningJob[Any], session: ClientSession) -> None:
+    deposit(accounts, session)
+
+
+@pytest.mark.parametrize("writes", [False, True])
 async def test_run_that_a_shutdown_has_cut_has_not_failed_however_long_its_function_takes(
-    open_test_scheduler: SchedulerOpener, monque: Monque, accounts: Collection, autojump_clock: MockClock
+    open_test_scheduler: SchedulerOpener,
+    monque: Monque,
+    accounts: Collection,
+    autojump_clock: MockClock,
+    *,
+    writes: bool,
 ) -> None:
     workers, inside = Workers(), Inside()
-    workers.register("pay", long_transaction(inside, accounts), max_attempts=1)
+    handler = long_transaction(inside, accounts, partial(write_more, accounts) if writes else lambda *_: None)
+    workers.register("pay", handler, max_attempts=1)
     async with open_test_scheduler(workers, shutdown_timeout=5, cleanup_timeout=LONG) as scheduler:
         job = await scheduler.enqueue("pay")
         await advance(10)

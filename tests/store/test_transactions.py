@@ -368,7 +368,14 @@ def test_transaction_that_is_given_up_is_not_begun_again(store: JobCollection, a
         deposit(accounts, session)
 
     assert run(store, job, meet, terms).fate is None
-    assert (len(terms.sessions), balance(accounts)) == (2, 10)
+    assert (len(terms.sessions), balance(accounts)) == (1, 10)
+
+
+def test_transaction_that_is_given_up_before_its_begin_calls_nothing(store: JobCollection) -> None:
+    (job,) = claim(store, 1)
+    calls: list[ClientSession] = []
+    assert run(store, job, calls.append, Terms(is_given_up=True)).fate is None
+    assert calls == []
 
 
 def test_server_aborts_a_transaction_whose_thread_goes_on(store: JobCollection, accounts: Collection) -> None:

@@ -59,6 +59,11 @@ MOST_QUESTIONS: Final = 30
 class TransactionTerms(Protocol):
     """What bounds a transaction. Called in its thread."""
 
+    @property
+    def is_given_up(self) -> bool:
+        """Whether it will not be committed, because its run is cancelled or its limit is over."""
+        ...
+
     def begin(self, session: ClientSession) -> bool:
         """Return whether the function may be called, in this session; asked before each call."""
         ...
@@ -224,6 +229,9 @@ def _attempt(
             # Before the label: an abort at the limit (`end_on_server`) looks like a conflict.
             if (overdue := terms.overdue()) is not None:
                 raise overdue from error
+            # Without this, the abort would be a failure of a run that was cancelled, by a shutdown for example.
+            if terms.is_given_up:
+                return Ended(CommitOutcome.GIVEN_UP, cast("R", None))
             if error.has_error_label("TransientTransactionError"):
                 raise _Again from error
         raise
