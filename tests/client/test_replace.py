@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
@@ -313,7 +314,8 @@ def replacement(jobs: JobCollection, data: Any) -> Replacement:
 
 
 def test_replacement_without_the_index_of_keys_writes_nothing_and_names_the_cause(db: Database) -> None:
-    store = handle(db)
+    # It had its indexes, until another program has dropped them.
+    store = dataclasses.replace(handle(db), has_indexes=True)
     store.collection.insert_one({"_id": "the collection exists"})
     with pytest.raises(IndexesGoneError, match="has lost its indexes"):
         replace_or_insert(store, replacement(store, 1))
