@@ -425,3 +425,32 @@ def test_transaction_on_a_standalone_server_says_what_it_needs() -> None:
         trio.run(main, client["x"])
     (text,) = refused
     assert "this server is standalone: start mongod with --replSet" in text
+
+
+@pytest.mark.parametrize(("timeout", "seconds", "error"), [(5, 10, "longer than 5 s"), (None, 65, "longer than 60 s")])
+async def test_thread_reads_the_clock_itself_before_it_ends_the_claim(
+    open_test_scheduler: SchedulerOpener,
+    monque: Monque,
+    accounts: Collection,
+    autojump_clock: MockClock,
+    timeout: float | None,
+    seconds: float,
+    error: str,
+) -> None:
+    """The event loop may be blocked at that moment, and then it has not given the transaction up yet."""
+    workers = Workers()
+
+    @workers.register("pay", timeout=timeout, max_attempts=1)
+    async def pay(job: RunningJob[Any]) -> None:
+        def late(session: ClientSession) -> None:
+            deposit(accounts, session)
+            autojump_clock.jump(seconds)  # The event loop sleeps, and does not see it.
+
+        await job.transaction(late)
+
+    async with open_test_scheduler(workers) as scheduler:
+        job = await scheduler.enqueue("pay")
+        await advance(100)
+    after = await stored(monque, job)
+    assert (after.status, balance(accounts)) == ("failed", 0)
+    assert error in str(after.fail_reason)
