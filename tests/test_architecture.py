@@ -230,7 +230,7 @@ MAY_IMPORT_LIBRARY: dict[str, set[str]] = {
     "anyio": {"store", "client", "scheduler", "bridge", "claims", "embedded", "testing", "cli"},
     "pytest": {"testing"},
     "cronsim": {"jobs"},
-    "outcome": {"threads", "engine", "bridge"},
+    "outcome": {"threads", "engine", "bridge", "host"},
     "rich": {"cli"},
     "click": {"cli"},
     "watchfiles": {"cli"},

@@ -37,6 +37,7 @@ __all__ = [
     "PayloadTooLargeError",
     "ScheduleEndedError",
     "ShortageError",
+    "TransactionTimeoutError",
     "UnreadablePayloadError",
     "UnsafeExceptionError",
     "WorkerRegistrationError",
@@ -218,6 +219,23 @@ class JobStateError(MonqueError):
 
 class ClaimLostError(MonqueError):
     """Raised if this instance lost the claim: the write that needs it was not made."""
+
+
+class TransactionTimeoutError(MonqueError, TimeoutError):
+    """Raised if the function of a transaction takes longer than it may. Nothing was committed.
+
+    It counts as a failed attempt if it ends the handler.
+
+    Attributes:
+        limit: How many seconds the function had.
+    """
+
+    def __init__(self, item: str, limit: float) -> None:
+        super().__init__(
+            f"the function of the transaction of {item} took longer than {limit:.3g} s: nothing was committed. It has "
+            "what is left of the lease of its claim, and at most 60 s: do less in it, or raise heartbeat_interval"
+        )
+        self.limit = limit
 
 
 class FilterStillMatchesError(MonqueError):

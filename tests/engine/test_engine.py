@@ -253,7 +253,7 @@ async def test_engine_ends_in_time_although_a_handler_has_cancelled_a_run_that_w
 
     async def handler(run: Run[int]) -> None:
         if run.claim == 1:
-            with run.shielded_wait:
+            with run.shielded_wait():
                 await trio.sleep_forever()
         await trio.sleep(5)
         nursery = trio.lowlevel.current_task().parent_nursery

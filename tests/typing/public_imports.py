@@ -79,6 +79,7 @@ from trio_monque.errors import (
     PayloadTooLargeError,
     ScheduleEndedError,
     ShortageError,
+    TransactionTimeoutError,
     UnreadablePayloadError,
     UnsafeExceptionError,
     WorkerRegistrationError,

@@ -142,6 +142,7 @@ class Claim(Generic[DocT]):
             InvalidOptionError, InvalidPayloadError: As for `finish`.
             InvalidUpdateError: The server refuses the update. Nothing was committed, and the claim is still held.
             ClaimLostError: This instance no longer holds the lock. Nothing was committed.
+            TransactionTimeoutError: `function` took too long. Nothing was committed, and the claim is still held.
             MonqueConnectionError: No attempt was committed in time; or, with `unknown_outcome`, nothing shows whether
                 it was.
             MonqueError: The claim has ended, its work is cancelled, or the server is standalone.

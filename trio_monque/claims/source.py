@@ -25,6 +25,7 @@ from ..engine.run_end import RunEnd
 from ..engine.source import Control
 from ..errors import InvalidUpdateError, MonqueConnectionError
 from ..foreign_errors import safe_error
+from ..host.missed_leases import MissedLeases
 from ..host.one_group import OneGroupSource
 from ..host.transactions import Transactions
 from ..jobs.verdicts import Discarded, Failed
@@ -68,6 +69,10 @@ lease ends.
 """
 
 
+MOST_MISSED_LEASES: Final = 3
+"""Runs in a row that may miss their lease without a failed attempt. As many deaths as a job survives by default."""
+
+
 class DocumentSource(OneGroupSource[HeldDocument, DocumentSettlement]):
     """Claims, runs, settles, renews and rescues documents. On the thread of the trio run; commands in database threads.
 
@@ -89,6 +94,7 @@ class DocumentSource(OneGroupSource[HeldDocument, DocumentSettlement]):
         self._policy = shared.policy
         self._work = work
         self._beats = Beats()
+        self._missed_leases = MissedLeases()
         self.reclaim_guard = ReclaimGuard(shared.locked, shared.db_threads, shared.config.instance_id)
 
     def attach(self, control: Control[HeldDocument, DocumentSettlement]) -> None:
@@ -179,6 +185,7 @@ class DocumentSource(OneGroupSource[HeldDocument, DocumentSettlement]):
     # --- Settling ---
 
     def conclude(self, claim: HeldDocument, end: RunEnd) -> DocumentSettlement:
+        end = self._missed_leases.counted(claim.key, end, MOST_MISSED_LEASES)
         try:
             outcome = outcome_of(end, self.time_limit(claim), self._policy)
         except BaseException as error:  # noqa: BLE001  # A property of a subclass of Retry: it fails its document only.

@@ -211,6 +211,10 @@ class Engine(Generic[ClaimT, SettlementT, BatchT, SeenT, RescuedT]):
             await self._heartbeat.renew_alone(run)
             return await self._runner.settle_by(run, write)
 
+    def resume_renewals(self, run: Run[ClaimT]) -> None:
+        """The write of `settle_by` will not be made; see `Control.resume_renewals`."""
+        self._heartbeat.resume_renewals(run)
+
     def expect(self, moment: float, item: KnownItem | None = None) -> None:
         """Something is due at that moment; see `Waker.expect`."""
         self.waker.expect(moment, item)

@@ -11,7 +11,8 @@ the thread and at the moment of the call. An event loop that was blocked, a thre
 stood still may come to the call long after the claim.
 
 Then its clean-ups, and the answers that it awaits, may go on under shields: for `cleanup_timeout` at most, and never
-beyond the end of the lease. Work that no scope can cancel (a thread) is awaited inside `shielded_wait`.
+beyond the end of the lease. Work that no scope can cancel (a thread) is awaited inside `shielded_wait`. A run may have
+several such waits at once: a handler in a thread, and the function of its transaction in another.
 """
 
 from __future__ import annotations
@@ -90,6 +91,7 @@ class Run(Generic[ClaimT]):
 
     # An instance may have ten thousand runs: slots keep them small, and what few of them need is made on demand.
     __slots__ = (
+        "_awaits_no_thread",
         "_cancelled_at",
         "_cleanups",
         "_cleanups_end",
@@ -101,7 +103,7 @@ class Run(Generic[ClaimT]):
         "_reason",
         "_renewal_limit",
         "_sent",
-        "_shielded_wait",
+        "_shielded_waits",
         "_start_limit",
         "_started",
         "_terms",
@@ -146,7 +148,8 @@ class Run(Generic[ClaimT]):
         # Tuples: most handlers have none of these, and the empty tuple takes no memory.
         self._cleanups: tuple[_Cleanup, ...] = ()
         self.blocks: tuple[Block, ...] = ()
-        self._shielded_wait: trio.CancelScope | None = None
+        self._shielded_waits: tuple[trio.CancelScope, ...] = ()
+        self._awaits_no_thread = False
         # Plain handlers ask for the reason from their threads, where trio.current_time() refuses to answer.
         self._clock = trio.lowlevel.current_clock()
         self._started = self._clock.current_time()
@@ -160,18 +163,26 @@ class Run(Generic[ClaimT]):
         self.scope = trio.CancelScope(deadline=self._ends_at)
         self._grace: Grace | None = None
 
-    @property
-    def shielded_wait(self) -> trio.CancelScope:
+    @contextmanager
+    def shielded_wait(self) -> Iterator[trio.CancelScope]:
         """Goes around a wait for a thread, which cannot be cancelled: shields that wait until the engine abandons it,
         shortly before the hard end (see the timeline in `shutdown`).
         """
-        if self._shielded_wait is None:
-            self._shielded_wait = trio.CancelScope(shield=True)
-        return self._shielded_wait
+        scope = trio.CancelScope(shield=True)
+        self._shielded_waits = (*self._shielded_waits, scope)
+        if self._awaits_no_thread:
+            self.abandon_threads()
+        try:
+            with scope:
+                yield scope
+        finally:
+            self._shielded_waits = tuple(one for one in self._shielded_waits if one is not scope)
 
-    def forget_shielded_wait(self) -> None:
-        """The next wait gets a new scope, as trio enters each scope only once. For a thread that could not start."""
-        self._shielded_wait = None
+    def abandon_threads(self) -> None:
+        """Ends the waits for its threads: those under way, and those to come."""
+        self._awaits_no_thread = True
+        for scope in self._shielded_waits:
+            scope.cancel(reason="the scheduler's hard end")
 
     @property
     def grace(self) -> Grace:
@@ -192,6 +203,11 @@ class Run(Generic[ClaimT]):
     def seconds_until_cancelled(self) -> float:
         """Until its deadlines cancel it; negative afterwards. May be asked for in any thread."""
         return self._ends_at - self._clock.current_time()
+
+    @property
+    def now(self) -> float:
+        """The moment on trio's clock. May be asked for in any thread."""
+        return self._clock.current_time()
 
     @property
     def duration(self) -> float:
@@ -237,6 +253,11 @@ class Run(Generic[ClaimT]):
         """
         if self.reason_except_lost is CancelReason.TIMEOUT:
             self._reason = CancelReason.SHUTDOWN  # The source releases what a shutdown has cut short.
+
+    @property
+    def renew_by(self) -> float:
+        """When a renewal must be sent, on trio's clock, so that its answer is there well before the lease deadline."""
+        return self._terms.renew_by(self._sent)
 
     @property
     def renewable_until(self) -> float:

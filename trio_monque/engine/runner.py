@@ -150,7 +150,7 @@ class Runner(Generic[ClaimT, SettlementT]):
         """Ends the waits for threads that have not ended; these runs are abandoned."""
         # Of runs without such a wait, too: if one begins later, it ends at once.
         for run in self.running:
-            run.shielded_wait.cancel(reason="the scheduler's hard end")
+            run.abandon_threads()
 
     def abandon_all(self) -> None:
         """Ends every wait of the runs that a cancellation from outside would not reach."""

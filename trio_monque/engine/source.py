@@ -76,6 +76,10 @@ class Control(Protocol[ClaimT, SettlementT_contra]):
         """
         ...
 
+    def resume_renewals(self, run: Run[ClaimT]) -> None:
+        """Renews the claim again before `settle_by` has returned: its write will not be made, and takes long to end."""
+        ...
+
     def expect(self, moment: float, item: KnownItem | None = None) -> None:
         """Something is due at that moment on trio's clock; only this item, if one is named."""
         ...

@@ -269,6 +269,15 @@ class JobReporter(Reporter[Job, JobSettlement, Rescued, SchedulerReport]):
                 exc_info=cause,
             )
             self.event_delivery.emit(events.ScheduleExhausted(job, error))
+        elif will_retry(job) and job.fail_count == 0:
+            logger.error(
+                "job %s failed for good with the data that were replaced; it runs with the newer ones at %s: %s",
+                job,
+                job.next_run_at,
+                reason,
+                extra=log_extra(job),
+                exc_info=cause,
+            )
         elif will_retry(job):
             logger.warning(
                 "job %s failed (failure %d of %d); retrying at %s: %s",

@@ -93,22 +93,23 @@ async def _called_in_thread(
     delay = FIRST_PAUSE
     while True:
         try:
-            with using_grace(run), run.shielded_wait:
+            with using_grace(run), run.shielded_wait() as wait:
                 ended = await call_in_thread(call, limiter=threads, abandon_on_cancel=True)
-            if ended.error is not None:
-                raise ended.error
-            if not ended.was_cancelled:
-                return ended.value
+            if wait.cancelled_caught:
+                run.abandoned = True
+            else:
+                if ended.error is not None:
+                    raise ended.error
+                if not ended.was_cancelled:
+                    return ended.value
             break  # The handler has raised RunCancelled, or the engine no longer waits for its thread.
         except ShortageError as error:
             if has_begun:
                 raise  # The handler itself raised it.
             # No thread is not a failure of the job: its run waits for one, without a limit.
             logger.warning("the handler of job %s waits: %s; retrying", run.claim, error, extra=log_extra(run.claim))
-        run.forget_shielded_wait()  # trio enters each scope only once.
         await trio.sleep(delay)  # Not shielded: a run that is cancelled while it waits ends.
         delay = min(2 * delay, LONGEST_PAUSE)
-    run.abandoned = run.shielded_wait.cancelled_caught
     if run.reason is None:
         raise RuntimeError("the handler raised RunCancelled, although nothing had cancelled its run")
     # Perhaps only a deadline has cancelled the run, and trio has not acted on it yet. The answer to a renewal must not

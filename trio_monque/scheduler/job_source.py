@@ -25,6 +25,7 @@ from ..errors import (
     is_outage,
 )
 from ..foreign_errors import safe_error
+from ..host.missed_leases import MissedLeases
 from ..host.transactions import Transactions
 from ..jobs import rescue_policy, transitions
 from ..jobs.fences import ClaimId, claim_id
@@ -97,6 +98,7 @@ class JobSource:
         self._longest_hold = math.inf if lock_timeout is None else SHARE_OF_LOCK_TIMEOUT * lock_timeout
         self._longest_run = self._longest_hold - config.cleanup_timeout
         self._beats = Beats()
+        self._missed_leases = MissedLeases()
 
     def attach(self, control: Control[Job, JobSettlement]) -> None:
         self._control = control
@@ -173,6 +175,8 @@ class JobSource:
             # Its payload needs what is not installed here. Another instance may have it.
             self._context.jobs.leave_to_others(claim, lack)
             return JobSettlement(claim, CutShort(has_begun=False), policy, end.duration)
+        most = self._config.max_rescues if claim.max_rescues is None else claim.max_rescues
+        end = self._missed_leases.counted(claim.id, end, most)
         try:
             verdict = verdict_of(end, self.time_limit(claim), policy, store_result=settings.store_result)
             if isinstance(verdict, Succeeded) and settings.store_result:
