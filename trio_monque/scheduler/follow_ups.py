@@ -71,7 +71,8 @@ class FollowUps:
         self._ended: list[ObjectId] = []
         self._wake = trio.Event()
         self._idle = trio.Event()
-        # Jobs whose `then` has failed: each is tried again with every look, and logged once.
+        # Jobs whose `then` has failed: each is tried again with every look, and logged once. Only in the one database
+        # thread of this loop; all other attributes belong to the thread of the trio run.
         self._reported: set[ObjectId] = set()
 
     def jobs_ended(self, jobs: Sequence[Job]) -> None:
