@@ -125,8 +125,8 @@ class FollowUps:
                 partial(self._pay, ended, looks=looks), channel=Channel.COMMANDS, abandon_on_cancel=True
             )
         except MonqueConnectionError as error:
-            # Each step may be repeated: what was done already matches nothing.
-            self._ended = ended + self._ended
+            # The look that comes next finds these as well. Each step may be repeated: what was done already matches
+            # nothing.
             level = logging.WARNING if self.progress.fail(error) else logging.DEBUG
             logger.log(level, "%s; retrying (their follow-ups are enqueued later)", error)
             return False
