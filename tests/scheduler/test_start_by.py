@@ -137,6 +137,20 @@ async def test_lost_answer_to_the_end_is_reported_once(
         assert scheduler.statistics().cancelled == 1
 
 
+async def test_look_that_fails_is_made_again(
+    open_test_scheduler: SchedulerOpener, monque: Monque, autojump_clock: MockClock
+) -> None:
+    """In virtual time there is no other look: without this one the job would stay pending for ever."""
+    async with open_test_scheduler(Workers()) as scheduler:
+        await quiesce()
+        job = await monque.enqueue("unknown", start_by=now() + timedelta(seconds=5))
+        with fail_next(scheduler, AutoReconnect("gone"), command="^look for jobs that were not started in time$"):
+            await advance(6)
+        await advance(60)
+        assert (ended := await scheduler.get_job(job.id)) is not None
+        assert ended.status is JobStatus.CANCELLED
+
+
 async def test_more_late_jobs_than_one_page_end_in_one_turn(
     open_test_scheduler: SchedulerOpener, monque: Monque, autojump_clock: MockClock
 ) -> None:

@@ -69,6 +69,7 @@ class UnstartedJobs:
         self._time = loop_time()
         self._signal = trio.Event()
         self._look_at = -math.inf
+        # Claims add in their threads. Only the thread of this loop takes out, one at a time.
         self._unanswered: list[_Batch] = []
         # Jobs with `start_by` were met. Enqueued in a transaction, or by another program, they have no index yet.
         self._has_met = False

@@ -62,6 +62,7 @@ class Workers(Generic[Resources]):
 
     def __init__(self, *, middleware: Iterable[Middleware] = ()) -> None:
         self._middleware = checked_middleware(middleware)
+        # A database thread may go through them while a worker is registered. So that replaces the dict.
         self._workers: dict[str, Worker[Any]] = {}
         self._crons: dict[str, CronDeclaration] = {}
         self._resources: dict[Worker[Any], Any] = {}
@@ -202,7 +203,7 @@ class Workers(Generic[Resources]):
         if name in self._workers and not replace:
             raise WorkerRegistrationError(name, "is registered already: choose another name, or say replace=True")
         worker: Worker[Any] = Worker(name, handler, settings, self._middleware)
-        self._workers[name] = worker
+        self._workers = {**self._workers, name: worker}
         self._crons.pop(name, None)
         return worker
 

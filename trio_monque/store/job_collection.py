@@ -33,19 +33,26 @@ class JobCollection:
     Reads and writes go to the primary, with the write concern that the guarantees need, whatever the options of the
     caller's handle are: a secondary may return old data, and no decision may depend on that.
 
+    All threads of a client share one handle, and copies of it (with another timeout) share the same memories. The
+    attributes say what each thread may do with these.
+
     Attributes:
         collection: The handle.
         codec: Reads the documents that the handle returns.
         operation_timeout: Seconds that one call may take.
         has_indexes: The indexes were created. Commands may name one as a hint, and fail if it is gone.
-        broken: Documents that are not jobs, and that a look has met.
+        broken: Documents that are not jobs, and that a look has met. This and the next three have a lock of their own.
         left_over: Pending jobs that have an owner, and that a look has met.
         unclaimable: Jobs on which the server refuses every claim.
         elsewhere: Jobs that this machine cannot run, and that another one may.
         refused: Jobs to which the server has refused a write. Only so that each is logged once.
-        missed: Candidates that the last claims have missed, each with the past that its pins had.
+        missed: Candidates that the last claims have missed, each with the past that its pins had. Only claims touch
+            it, in two threads at once: each access is one operation on the dict, and none expects what the one before
+            it saw. An entry that is lost costs one more claim that misses.
         paging: For each name with many skipped documents: how far the looks have come. See `due_behind_skipped.py`.
-        interference: What a test has put in the way of the next commands; otherwise empty.
+            Only the look for due jobs touches it. There is one at a time, in changing threads.
+        interference: What a test has put in the way of the next commands; otherwise empty. The tests change it, under
+            a lock of theirs, and commands read a copy.
     """
 
     collection: Collection
