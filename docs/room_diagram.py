@@ -35,6 +35,7 @@ SHARED = {
         "safe_text",
         "foreign_errors",
         "unfinished_work",
+        "interruptions",
         "log",
         "errors",
         "checks",
@@ -44,7 +45,7 @@ SHARED = {
         "clock",
         "document_lock",
     ),
-    *("loop_time", "autojump", "threads", "grace", "call_context", "trio_thread", "async_with"),
+    *("loop_time", "autojump", "threads", "grace", "call_context", "trio_thread", "process_signals", "async_with"),
 }
 BOXES = (
     Box("cli/, testing/", "the command; tools for tests", {"cli", "testing", "__main__"}, 250, 0, 300),

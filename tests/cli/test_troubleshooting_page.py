@@ -37,6 +37,7 @@ OF_HEALTH: Final = {
 }
 OF_RUN: Final = {"cli/run/health.py": {"report_of_worker", "known", "each"}}
 OF_WARNINGS: Final = {
+    "host/health.py": {"_about_threads"},
     "scheduler/events_and_report.py": {"_count_ended_schedule"},
     "scheduler/scheduler_client.py": {"_left_to_others"},
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Awaitable
 from functools import partial
 from typing import Any, Final, NamedTuple, cast
@@ -88,7 +89,11 @@ async def _called_in_thread(
     def call() -> _EndOfThread:
         nonlocal has_begun
         has_begun = True
-        return _in_thread(worker, running_job, run)
+        run.thread = threading.get_ident()
+        try:
+            return _in_thread(worker, running_job, run)
+        finally:
+            run.thread = None  # The thread may work for another run next.
 
     delay = FIRST_PAUSE
     while True:
