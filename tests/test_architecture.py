@@ -19,7 +19,8 @@ PACKAGE = Path(__file__).parents[1] / "trio_monque"
 # Each room may import only from the rooms listed, and from itself. No room imports the package root.
 MAY_IMPORT: dict[str, set[str]] = {
     "safe_text": set(),
-    "log": {"safe_text"},
+    "interruptions": set(),
+    "log": {"safe_text", "interruptions"},
     "errors": {"safe_text"},
     "checks": {"errors"},
     "options_and_defaults": {"errors", "checks"},
@@ -33,6 +34,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "grace": set(),
     "call_context": {"errors"},
     "trio_thread": set(),
+    "process_signals": set(),
     "async_with": {"errors"},
     # What a job is, and how MongoDB remembers it.
     "payloads": {"safe_text"},
@@ -112,6 +114,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "clock",
         "loop_time",
         "threads",
+        "process_signals",
         "grace",
         "payloads",
         "events",
@@ -159,7 +162,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "scheduler",
         "embedded",
     },
-    "otel": {"safe_text", "jobs", "scheduler"},
+    "otel": {"safe_text", "interruptions", "log", "jobs", "scheduler"},
     "metrics": {
         "call_context",
         "log",
@@ -177,6 +180,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "safe_text",
         "log",
         "clock",
+        "process_signals",
         "errors",
         "options_and_defaults",
         "events",
@@ -189,7 +193,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "metrics",
         "embedded",
     },
-    "__main__": {"cli"},
+    "__main__": set(),
 }
 MAY_IMPORT_LIBRARY: dict[str, set[str]] = {
     "pymongo": {"store"},
@@ -200,6 +204,7 @@ MAY_IMPORT_LIBRARY: dict[str, set[str]] = {
     "msgspec": {"payloads"},
     "attrs": {"payloads"},
     "trio": {
+        "interruptions",
         "clock",
         "call_context",
         "trio_thread",

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Final
 
+from .interruptions import is_interruption
 from .safe_text import LONGEST_TEXT, one_line, shown, text_of, without_secrets
 
 _LOOKED_AT: Final = 4 * LONGEST_TEXT
@@ -16,7 +18,26 @@ def logger_of(part: str = "") -> logging.Logger:
     """The logger of a part of the library: `trio_monque.<part>`, or `trio_monque`."""
     logger = logging.getLogger(f"trio_monque.{part}" if part else "trio_monque")
     logger.addFilter(_make_fit)  # A second addition has no effect.
+    # For this instance, and not by a class: the program may have made the logger before this import.
+    vars(logger)["handle"] = partial(_handle, logger)
     return logger
+
+
+def _handle(logger: logging.Logger, record: logging.LogRecord) -> None:
+    """Handle a record; contain errors of filters and handlers. Such an error would end the loop that writes the line.
+
+    `logging` leaves it to each handler to contain its errors, and those of filters reach the caller.
+    """
+    try:
+        logging.Logger.handle(logger, record)
+    except BaseException as error:
+        if is_interruption(error):
+            raise
+        _LAST_RESORT.handleError(record)
+
+
+_LAST_RESORT: Final = logging.Handler()
+"""Prints an error of logging to standard error, if `logging.raiseExceptions` is set."""
 
 
 class OwnLines(str):

@@ -13,6 +13,7 @@ import anyio
 
 from ...errors import MonqueError
 from ...options_and_defaults import SchedulerOptions
+from ...process_signals import default_signals_in_children
 from ...scheduler.events_and_report import SchedulerReport
 from ...scheduler.signals import run_until_signalled
 from ...store.types import Database
@@ -49,7 +50,7 @@ def run_worker(work: Work, state: WorkerState) -> int:
         UserCodeError: A target raised.
         KeyboardInterrupt: A signal came before the scheduler had started, or after it had ended.
     """
-    with _sigterm_as_ctrl_c(), work.connection.open() as db:
+    with default_signals_in_children(), _sigterm_as_ctrl_c(), work.connection.open() as db:
         targets = [load_target(name) for name in work.targets]
         backend = "trio" if work.loop == "trio" else "asyncio"
         options = {"use_uvloop": True} if work.loop == "uvloop" else {}
