@@ -83,7 +83,7 @@ def test_project_has_the_extras_and_the_program_that_the_commands_name() -> None
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert {"embedded", "testing", "dev"} <= project["optional-dependencies"].keys()
     assert any(requirement.startswith("pytest") for requirement in project["optional-dependencies"]["dev"])
-    assert project["scripts"]["trio-monque"] == "trio_monque.cli:main"
+    assert project["scripts"]["trio-monque"] == "trio_monque_command:main"
 
 
 def test_readme_and_classifiers_name_the_same_versions_of_python() -> None:

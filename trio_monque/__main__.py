@@ -1,8 +1,8 @@
-"""`python -m trio_monque`: the same as the `trio-monque` command."""
+"""`python -m trio_monque`: the same as the `trio-monque` command, which catches signals a little earlier."""
 
 import sys
 
-from .cli import main
+from trio_monque_command import main
 
 if __name__ == "__main__":
     sys.exit(main())
