@@ -147,6 +147,11 @@ class Engine(Generic[ClaimT, SettlementT, BatchT, SeenT, RescuedT]):
         return self.watchdog.blocked + self.handlers.blocked
 
     @property
+    def overdue_threads(self) -> int:
+        """How many cancelled runs hold their slots because their threads go on. May be asked for in any thread."""
+        return self._runner.overdue_threads
+
+    @property
     def unfinished(self) -> Sequence[ClaimT]:
         """The held claims; after the end, those whose runs were neither settled nor given back."""
         return tuple(run.claim for run in self._runner.held)

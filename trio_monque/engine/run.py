@@ -16,7 +16,7 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 import trio
 
@@ -25,6 +25,9 @@ from .lease import LeaseTerms
 from .run_end import PRECEDENCE, CancelReason, RunEnd
 
 ClaimT = TypeVar("ClaimT")
+
+OVERDUE_AFTER: Final = 1.0
+"""Seconds from the cancellation of a run until its thread counts as overdue. One that asks now and then has ended."""
 
 
 @dataclass(slots=True, eq=False)
@@ -74,6 +77,7 @@ class Run(Generic[ClaimT]):
         scope: Everything of the handler happens inside.
         abandoned: The engine ended the `shielded_wait` for a thread of this run, which goes on. The source sets it.
         task: The one that it runs in, from its start on.
+        thread: The id of the thread in which its handler runs now. The source sets it, in that thread.
         blocks: Those parts of it that are in other tasks; see `extended`.
         claimed_at: When its claim was asked for, on trio's clock.
         is_gone: An answer of the source showed that the claim is free, or another instance's. The reason LOST alone
@@ -108,6 +112,7 @@ class Run(Generic[ClaimT]):
         "is_settling_early",
         "scope",
         "task",
+        "thread",
     )
 
     def __init__(
@@ -117,6 +122,7 @@ class Run(Generic[ClaimT]):
         self.claim = claim
         self.abandoned = False
         self.task: trio.lowlevel.Task | None = None
+        self.thread: int | None = None
         self.is_gone = False
         self.is_settled_early = False
         self.is_settling_early = False
@@ -321,6 +327,11 @@ class Run(Generic[ClaimT]):
                 yield scope
         finally:
             self.blocks = tuple(one for one in self.blocks if one is not block)
+
+    @property
+    def is_overdue_in_thread(self) -> bool:
+        """Whether it was cancelled, but its thread goes on and holds its slot. May be asked for in any thread."""
+        return self.thread is not None and self._clock.current_time() - self.cancelled_at >= OVERDUE_AFTER
 
     # --- Its clean-ups ---
 

@@ -172,6 +172,11 @@ class Runner(Generic[ClaimT, SettlementT]):
         runs = (*tuple(self.held), *tuple(self._early.outliving))  # Copies: the run's own thread changes both.
         return tuple(run for run in runs if not run.has_ended)
 
+    @property
+    def overdue_threads(self) -> int:
+        """How many cancelled runs hold their slots because their threads go on. May be asked for in any thread."""
+        return sum(run.is_overdue_in_thread for run in self.running)
+
     # Guarded and protected from Ctrl-C here, and not by `guard`: another coroutine around each run would add a tenth to
     # the memory of a running job.
     @trio.lowlevel.enable_ki_protection

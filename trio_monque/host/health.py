@@ -49,8 +49,9 @@ class Health:
     Attributes:
         healthy: Whether it works. False before it has started and after it has ended.
         reasons: Why it is not healthy, one sentence each, for operators; empty if it is healthy.
-        warnings: What an operator must repair although the scheduler is healthy, and a restart would not help: the last
-            ten schedules that ended because their stored cron expression or time zone is invalid. Claims have none.
+        warnings: What an operator must repair although the scheduler is healthy: plain handlers that go on for more
+            than a second after their run was cancelled, and hold their slots; and the last ten schedules that ended
+            because their stored cron expression or time zone is invalid. Claims have none.
         draining: It shuts down and claims nothing more. This alone is healthy.
         loops: The loops that have started, in the order of their start.
         event_loop_lag: How long the event loop has not answered the watchdog, or how long its last answer took. None in
@@ -84,7 +85,7 @@ def health_of(found: Examined, now: datetime, *, broken: int, warnings: tuple[st
     return Health(
         healthy=not found.reasons,
         reasons=found.reasons,
-        warnings=warnings,
+        warnings=(*_about_threads(found.overdue_threads), *warnings),
         draining=found.is_draining,
         loops=tuple(_loop_health(loop, found.now, now) for loop in found.loops),
         event_loop_lag=found.event_loop_lag,
@@ -93,6 +94,12 @@ def health_of(found: Examined, now: datetime, *, broken: int, warnings: tuple[st
         last_database_contact=_moment(found.answered_at, found.now, now) if has_begun else None,
         last_database_contact_age=found.now - found.answered_at if has_begun else None,
     )
+
+
+def _about_threads(number: int) -> tuple[str, ...]:
+    if number == 0:
+        return ()
+    return (f"{number} slots are held by plain handlers that go on although their runs were cancelled",)
 
 
 def _loop_health(loop: LoopExamined, found_at: float, now: datetime) -> LoopHealth:

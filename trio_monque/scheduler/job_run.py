@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import threading
 from collections.abc import Awaitable
 from functools import partial
 from typing import Any, Final, cast
@@ -83,7 +84,11 @@ async def _called_in_thread(
     def call() -> tuple[bool, object]:
         nonlocal has_begun
         has_begun = True
-        return _in_thread(worker, running_job)
+        run.thread = threading.get_ident()
+        try:
+            return _in_thread(worker, running_job)
+        finally:
+            run.thread = None  # The thread may work for another run next.
 
     delay = FIRST_PAUSE
     while True:
