@@ -23,11 +23,13 @@ COMMAND: Final = """
 import os, signal, sys
 from importlib.metadata import entry_points
 
+at, number = sys.argv[1], int(sys.argv[2])
+
 class Signaller:
     def find_spec(self, name, path=None, target=None):
-        if name == sys.argv[1]:
+        if name == at:
             sys.meta_path.remove(self)
-            os.kill(os.getpid(), int(sys.argv[2]))
+            os.kill(os.getpid(), number)
 
 (command,) = entry_points(group="console_scripts", name="trio-monque")
 sys.meta_path.insert(0, Signaller())
