@@ -33,6 +33,7 @@ class Box:
 SHARED = {
     *(
         "safe_text",
+        "interruptions",
         "log",
         "errors",
         "checks",
@@ -42,7 +43,7 @@ SHARED = {
         "clock",
         "document_lock",
     ),
-    *("loop_time", "autojump", "threads", "grace", "call_context", "trio_thread", "async_with"),
+    *("loop_time", "autojump", "threads", "grace", "call_context", "trio_thread", "process_signals", "async_with"),
 }
 BOXES = (
     Box("cli/, testing/", "the command; tools for tests", {"cli", "testing", "__main__"}, 250, 0, 300),
