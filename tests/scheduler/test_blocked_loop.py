@@ -48,7 +48,10 @@ async def test_plain_handler_that_goes_on_after_its_time_limit_is_named_and_coun
             assert scheduler.statistics().overdue_threads == 0
             assert scheduler.health().warnings == ()
     (message,) = overdue.messages
-    assert f"the thread of hang {job.id} goes on although its run was cancelled (timeout)" in message
+    assert (
+        f"the thread of hang {job.id} (processing, attempt 1) goes on although its run was cancelled (timeout)"
+        in message
+    )
     assert "in wait_like_a_request_without_a_timeout" in message
     ((number, warnings, is_healthy),) = seen
     assert (number, is_healthy) == (1, True)
