@@ -38,14 +38,23 @@ class Repeats:
         return False
 
 
-async def without_repeats(
-    signals: AsyncIterator[int], clock: Callable[[], float] = time.monotonic
-) -> AsyncIterator[int]:
-    """Give the signals of a receiver of trio or anyio, without repeats."""
-    repeats = Repeats(clock)
-    async for number in signals:
-        if not repeats.is_repeat(number):
-            yield number
+class WithoutRepeats:
+    """The signals of a receiver of trio or anyio, without repeats.
+
+    Not an async generator: one that is left before its end would have to be closed, on the loop that has just ended.
+    """
+
+    def __init__(self, signals: AsyncIterator[int], clock: Callable[[], float] = time.monotonic) -> None:
+        self._signals = signals
+        self._repeats = Repeats(clock)
+
+    def __aiter__(self) -> AsyncIterator[int]:
+        return self
+
+    async def __anext__(self) -> int:
+        while self._repeats.is_repeat(number := await anext(self._signals)):
+            pass
+        return number
 
 
 @contextmanager

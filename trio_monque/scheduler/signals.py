@@ -14,7 +14,7 @@ from ..engine.exceptions import raise_unwrapped
 from ..host.application_loop import Opened, is_on_trio, run
 from ..host.handler_loop import HandlerLoop
 from ..options_and_defaults import SchedulerOptions, scheduler_config
-from ..process_signals import default_signals_in_children, without_repeats
+from ..process_signals import WithoutRepeats, default_signals_in_children
 from ..store.types import Database
 from .events_and_report import SchedulerReport
 from .running_job import Resources
@@ -111,7 +111,7 @@ class _Started(trio.TaskStatus[Scheduler]):
 
 async def _obey(signals: AsyncIterator[int], started: _Started, cut: Callable[[], None]) -> None:
     """Let the first signal drain the scheduler, and the second one cut it; or the first, before it has started."""
-    distinct = without_repeats(signals)
+    distinct = WithoutRepeats(signals)
     received = signal.Signals(await anext(distinct)).name
     if started.scheduler is not None:
         engine = started.scheduler._engine  # noqa: SLF001
