@@ -178,6 +178,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "log",
         "clock",
         "errors",
+        "checks",
         "options_and_defaults",
         "events",
         "jobs",
