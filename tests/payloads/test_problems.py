@@ -61,7 +61,7 @@ class Nothing:
 
 
 try:
-    WHY_NOT_IN_A_SET = str({{}})  # type: ignore[dict-item]
+    WHY_NOT_IN_A_SET = str({{}})
 except TypeError as error:
     WHY_NOT_IN_A_SET = str(error)  # Python says it in other words from 3.14 on.
 
