@@ -191,6 +191,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "clock",
         "process_signals",
         "errors",
+        "checks",
         "options_and_defaults",
         "events",
         "jobs",

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from functools import partial
 from typing import Any
 
-from ..checks import is_async
+from ..checks import is_async, signature_of
 from ..errors import InvalidOptionError, MiddlewareError
 from ..safe_text import shown
 from ..unfinished_work import unfinished_work
@@ -61,7 +61,7 @@ def _problem_of(one: Any) -> str | None:
     if inspect.isasyncgenfunction(one) or inspect.isgeneratorfunction(one):
         return f"is a generator; a middleware calls run() and does not yield: {example}"
     try:
-        inspect.signature(one).bind(None, None)
+        signature_of(one).bind(None, None)
     except TypeError:
         return f"is called with two arguments, the job and run: {example}"
     except ValueError:  # Some functions that are written in C have no signature.

@@ -12,6 +12,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
+from ...checks import signature_of
 from ...errors import MonqueError
 from ...scheduler.workers import Workers
 from ..tracebacks import UserCodeError
@@ -148,7 +149,7 @@ def _check_usable(target: Target) -> None:
     problem = f"is a value of type {type(target.value).__name__}"
     if callable(target.value):
         try:
-            inspect.signature(target.value).bind()
+            signature_of(target.value).bind()
             return
         except ValueError:  # Some builtins have no signature.
             return
