@@ -11,9 +11,12 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Final, TypeVar
 
+import bson
 import pytest
 import trio
-from bson import ObjectId
+from bson import Binary, ObjectId
+from bson.binary import OLD_BINARY_SUBTYPE
+from bson.raw_bson import RawBSONDocument
 from pymongo import MongoClient
 from pymongo.errors import AutoReconnect, OperationFailure
 from trio.testing import MockClock
@@ -232,6 +235,26 @@ async def test_job_that_a_late_look_does_not_find_is_not_taken_for_deleted(monqu
         async def end_it() -> None:
             # Those two and one more: a job that was not found is looked at again soon, and not with the next poll.
             await trio.to_thread.run_sync(partial(wait_until, lambda: looks.times >= 3, "it is looked at again"))
+            end(jobs, job.id, "completed")
+
+        nursery.start_soon(end_it)
+        assert await how_it_ended(monque, job.id) == "completed"
+
+
+@pytest.mark.usefixtures("no_polls")
+async def test_report_that_the_driver_cannot_decode_ends_no_wait(monque: Monque, jobs: Collection) -> None:
+    """The stream reports deletions of all documents. One has an `_id` whose length, the first byte, is a wrong one."""
+    job = await monque.enqueue("double", 4)
+    readable = bson.encode({"_id": Binary(b"12345678", OLD_BINARY_SUBTYPE)})
+    unreadable: Any = RawBSONDocument(readable.replace(b"\x08\x00\x00\x00", b"\x63\x00\x00\x00"))
+    jobs.insert_one(unreadable)
+    openings, reads = Seen(monque, OPEN), Seen(monque, READ)
+    async with trio.open_nursery() as nursery:
+
+        async def end_it() -> None:
+            await reads.once()
+            assert jobs.delete_one(unreadable).deleted_count == 1
+            await trio.to_thread.run_sync(partial(wait_until, lambda: openings.times >= 2, "it is opened again"))
             end(jobs, job.id, "completed")
 
         nursery.start_soon(end_it)
