@@ -72,6 +72,7 @@ class Scheduler(SchedulerClient):
         )
         self._config = config
         self._workers = Workers.copied(workers)
+        self._workers.check_loop("trio" if loop is ON_TRIO else "asyncio")
         self._event_delivery.add_all({} if listeners is None else listeners)
         self._reporter = JobReporter(
             self._event_delivery, config.instance_id, self.namespace, shows_errors=config.redact_errors is None
