@@ -141,7 +141,8 @@ def verdict_of(end: RunEnd, time_limit: float, policy: RetryPolicy, *, store_res
     """Decide what the end of a run means for its job."""
     if has_succeeded(end):
         return Succeeded(end.value) if store_result else _SUCCEEDED
-    error = failure_of(end, time_limit, _without_unwinding)
+    full_tracebacks = policy.error_text.full_tracebacks
+    error = failure_of(end, time_limit, _without_unwinding, full_tracebacks=full_tracebacks)
     # If a client requested the cancellation, the settlement finds the request, and writes it instead of the release.
     return CutShort() if error is None else judged(error, policy)
 
@@ -154,7 +155,7 @@ class Policies:
         self._backoff = Backoff(
             base=config.base_retry_interval, cap=config.max_backoff_delay, jitter=config.retry_jitter
         )
-        self._error_text = ErrorText(config.store_tracebacks, config.redact_errors)
+        self._error_text = ErrorText(config.store_tracebacks, config.redact_errors, config.full_tracebacks)
         # Keyed by the worker and not by its name: `register(replace=True)` may give the name another worker
         # while runs of the first one go on.
         self._policies: WeakKeyDictionary[Worker[Any], RetryPolicy] = WeakKeyDictionary()
