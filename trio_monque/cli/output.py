@@ -9,9 +9,6 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 import click
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from ..safe_text import one_line
 
@@ -29,6 +26,11 @@ def print_records(records: Sequence[Mapping[str, object]], empty: str) -> None:
         return
     headings, rows = list(records[0]), [[cell(value) for value in record.values()] for record in records]
     if _is_terminal():
+        # Only here: rich takes as long to import as all else that `--help` needs.
+        from rich.console import Console
+        from rich.table import Table
+        from rich.text import Text
+
         table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
         for place, heading in enumerate(headings):
             table.add_column(heading, no_wrap=True, overflow="fold" if place == 0 else "ellipsis")

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from ...checks import signature_of
 from ...errors import MonqueError
-from ...scheduler.workers import Workers
+from ...scheduler.workers import Workers, loop_of_all
 from ..tracebacks import UserCodeError
 
 _EXPECTED: Final = "a Workers, or a function or async context manager that gives Workers or (Workers, resources)"
@@ -94,6 +94,18 @@ def load_target(name: str) -> Target:
             near = _meant(attribute, [one for one in dir(value) if not one.startswith("_")])
             raise MonqueError(f"{name!r}: {module_name} has no attribute {attribute!r}{near}") from None
     return Target(name, value)
+
+
+def declared_loop(targets: Sequence[Target]) -> str | None:
+    """Return the event loop that the targets declare, as far as they are Workers; None if none does.
+
+    A function is called on the loop, so what it gives is known too late. If that declares another loop, the scheduler
+    refuses to start, and names `--loop`.
+
+    Raises:
+        MonqueError: They declare two.
+    """
+    return loop_of_all([target.value for target in targets if isinstance(target.value, Workers)])
 
 
 async def workers_of_all(targets: Sequence[Target], stack: AsyncExitStack) -> Workers[Any]:
