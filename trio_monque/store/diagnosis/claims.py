@@ -17,9 +17,10 @@ from ...jobs.job import Job
 from ...jobs.rescue_policy import lease_of
 from .. import indexes
 from ..commands import command
+from ..fields import FIELD
 from ..job_collection import JobCollection
 from ..rescuing import CLAIM_VIEW, CLAIMED, IN_ORDER
-from .limits import briefly
+from .limits import Count, briefly
 
 MOST_CLAIMS: Final = 5_000
 """Running jobs that are looked at: some 50 ms of the server's time."""
@@ -42,8 +43,8 @@ class Holder:
 
     instance_id: str | None
     is_ours: bool
-    held: int
-    silent: int
+    held: Count
+    silent: Count
     silent_since: datetime | None
     lease: float
     example: ObjectId
@@ -51,30 +52,39 @@ class Holder:
 
 
 @command("look at the running jobs", writes=False)
-def look_at_claims(jobs: JobCollection, now: datetime) -> Sequence[Holder]:
-    """Return the holders of running jobs, of at most MOST_CLAIMS jobs. Needs the index for running jobs."""
+def look_at_claims(jobs: JobCollection, now: datetime, name: str | None = None) -> Sequence[Holder]:
+    """Return the holders of MOST_CLAIMS running jobs at most, of one name or of all. Needs the index `HELD`."""
+    of_name = {} if name is None else {FIELD["name"]: name}
     found = jobs.decoded(
         lambda collection: indexes.hinted(
             indexes.HELD,
             lambda hint: briefly(
-                partial(collection.find, CLAIMED, CLAIM_VIEW, sort=IN_ORDER, limit=MOST_CLAIMS, hint=hint)
+                partial(
+                    collection.find,
+                    {**CLAIMED, **of_name},
+                    CLAIM_VIEW,
+                    sort=IN_ORDER,
+                    limit=MOST_CLAIMS,
+                    hint=hint,
+                )
             ),
         )
     )
     by_holder: dict[tuple[str | None, bool], list[Job]] = defaultdict(list)
     for job in found:
         by_holder[job.claimed_by, is_ours(job)].append(job)
-    return [_holder(key[0], held, now) for key, held in by_holder.items()]
+    is_capped = len(found) >= MOST_CLAIMS
+    return [_holder(key[0], held, now, is_capped=is_capped) for key, held in by_holder.items()]
 
 
-def _holder(instance_id: str | None, held: Sequence[Job], now: datetime) -> Holder:
+def _holder(instance_id: str | None, held: Sequence[Job], now: datetime, *, is_capped: bool) -> Holder:
     silent = sorted((sign for job in held if (sign := _silent_since(job, now)) is not None), key=lambda one: one[0])
     since, job = silent[0] if silent else (None, held[0])
     return Holder(
         instance_id=instance_id,
         is_ours=is_ours(held[0]),
-        held=len(held),
-        silent=len(silent),
+        held=Count(len(held), is_capped),
+        silent=Count(len(silent), is_capped),
         silent_since=since,
         lease=lease_of(job),
         example=job.id,
