@@ -155,8 +155,8 @@ def test_poison_and_failing_jobs(doctor: Doctor, db: Database) -> None:
         jobs.update_one({"_id": job_id}, {"$set": {"updatedAt": now(), **fields}})
     found = doctor.looks()
     assert set(found.sentences("poison-job")) == {
-        f"Jobs of the name 'render' ({status}) that may kill their process: 1. Claims on one of them died {deaths} times "
-        f"in a row (for example job {job_id})."
+        f"Jobs of the name 'render' ({status}) that may kill their process: 1. Claims on one of them died {deaths} "
+        f"times in a row (for example job {job_id})."
         for status, deaths, job_id in (("pending", 2, killer), ("failed", 4, given_up))
     }
     assert found.sentences("failing-job") == [

@@ -21,6 +21,7 @@ from .doctor.command import doctor
 from .exit_statuses import FAILED, INTERRUPTED, OUTPUT_CLOSED, SUCCEEDED
 from .jobs.acting import cancel, delete, reschedule, retry
 from .jobs.adding import enqueue, preview, schedule
+from .jobs.errors import errors
 from .jobs.fleet import instances
 from .jobs.indexes import indexes
 from .jobs.looking import jobs, show, stats
@@ -69,6 +70,7 @@ program.add_command(doctor)
 program.add_command(jobs)
 program.add_command(show)
 program.add_command(stats)
+program.add_command(errors)
 program.add_command(instances)
 program.add_command(indexes)
 program.add_command(claims)

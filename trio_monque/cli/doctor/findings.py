@@ -360,7 +360,7 @@ BROKEN_DOCUMENT: Final = _kind(
     "broken-document",
     Severity.PROBLEM,
     "Documents that cannot be run: {count}, for example {document}: {problem}.",
-    "List them: `trio-monque doctor --all-documents`. Repair them or delete them. Until then schedulers skip them; "
+    "Look at it: `trio-monque show --raw ID`. Repair them or delete them. Until then schedulers skip them; "
     "they look at them again every minute.",
 )
 OVERSIZED_DOCUMENT: Final = _kind(

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from bson import ObjectId
 
@@ -16,6 +16,7 @@ from ...jobs.instance import is_alive
 from ...jobs.job import Job
 from ...jobs.rescue_policy import lease_of
 from .. import indexes
+from ..codec import LENIENT
 from ..commands import command
 from ..fields import FIELD
 from ..job_collection import JobCollection
@@ -24,6 +25,10 @@ from .limits import Count, briefly
 
 MOST_CLAIMS: Final = 5_000
 """Running jobs that are looked at: some 50 ms of the server's time."""
+
+
+MOST_HELD: Final = 100_000
+"""Running jobs that are counted by their holders."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,6 +80,21 @@ def look_at_claims(jobs: JobCollection, now: datetime, name: str | None = None) 
         by_holder[job.claimed_by, is_ours(job)].append(job)
     is_capped = len(found) >= MOST_CLAIMS
     return [_holder(key[0], held, now, is_capped=is_capped) for key, held in by_holder.items()]
+
+
+@command("count the running jobs by their holders", writes=False)
+def numbers_held(jobs: JobCollection) -> Mapping[str, Count]:
+    """Return how many jobs each instance holds, of MOST_HELD running jobs at most. Reads the index `HELD` alone."""
+    holder = FIELD["claimed_by"]
+    steps: list[dict[str, Any]] = [
+        {"$match": CLAIMED},
+        {"$limit": MOST_HELD + 1},
+        {"$group": {"_id": f"${holder}", "count": {"$sum": 1}}},
+    ]
+    collection = jobs.collection.with_options(codec_options=LENIENT)
+    rows = indexes.hinted(indexes.HELD, lambda hint: list(collection.aggregate(steps, **indexes.hinting(hint))))
+    is_capped = sum(row["count"] for row in rows) > MOST_HELD
+    return {row["_id"]: Count(row["count"], is_capped) for row in rows if isinstance(row["_id"], str)}
 
 
 def _holder(instance_id: str | None, held: Sequence[Job], now: datetime, *, is_capped: bool) -> Holder:

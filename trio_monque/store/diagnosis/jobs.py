@@ -17,6 +17,7 @@ from pymongo import DESCENDING, IndexModel
 
 from ...errors import InvalidCronError
 from ...jobs.cron import check_timezone, normalised
+from ...jobs.failure_groups import Failure
 from ...jobs.job import JobStatus
 from .. import indexes
 from ..codec import LENIENT
@@ -119,6 +120,18 @@ def _troubled(found: Mapping[str, Any]) -> TroubledJob:
 
 def _count(value: object) -> int:
     return int(value) if isinstance(value, int | float) else 0
+
+
+@command("look at the failed jobs", writes=False)
+def failed_jobs(jobs: JobCollection, name: str | None = None) -> tuple[Sequence[Failure], bool]:
+    """Return the last MOST_READ jobs that failed for good, of one name or of all, and whether there are more."""
+    found = _latest(jobs, JobStatus.FAILED, name)
+    failures = [
+        Failure(id=one["_id"], name=str(one["name"]), reason=one["reason"], at=one["at"])
+        for one in found[:MOST_READ]
+        if one["at"] is not None
+    ]
+    return failures, len(found) > MOST_READ
 
 
 @command("look for a job of the name", writes=False)
