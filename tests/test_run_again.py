@@ -52,7 +52,7 @@ def test_that_fails():
 
 
 def several(count: int) -> str:
-    """A module with so many tests that fail once."""
+    """A module with this number of tests that fail once."""
     return f"""
 import pytest
 
@@ -168,7 +168,7 @@ BROKEN: Final = {
 
 
 @pytest.mark.parametrize(("processes", "kind"), one_in(2, ["", "-n 2"], list(BROKEN)))
-def test_broken_run_is_no_busy_machine(project: Project, processes: str, kind: str) -> None:
+def test_broken_run_is_not_run_again(project: Project, processes: str, kind: str) -> None:
     text, said = BROKEN[kind]
     project.has(once=ONE_FAILS_ONCE, broken=text)
     ended = project.runs(processes)

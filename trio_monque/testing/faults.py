@@ -24,6 +24,7 @@ WHEN: Final = ("before", "after")
 _BACKGROUND: Final = frozenset(
     {
         "create the indexes",
+        "read the options of the collection",
         "reach the database",
         "enter the fleet",
         "send the instance's heartbeat",
