@@ -79,6 +79,7 @@ program.add_entries(
         CommandEntry("jobs", ".jobs.looking", "List jobs."),
         CommandEntry("show", ".jobs.looking", "Show one job, and why it does not run now."),
         CommandEntry("stats", ".jobs.looking", "Count jobs by name and status."),
+        CommandEntry("errors", ".jobs.errors", "Group failed jobs by their error."),
         CommandEntry("instances", ".jobs.fleet", "List the scheduler instances."),
         CommandEntry("indexes", ".jobs.indexes", "List, create and drop indexes."),
         CommandEntry("claims", ".claims.commands", "Look at documents that are claimed by a lock."),
