@@ -13,7 +13,7 @@ import trio
 from ..backoff import Backoff, asked_backoff
 from ..engine.run import Run
 from ..engine.run_end import RunEnd
-from ..errors import ShortageError
+from ..errors import ShortageError, UnreadablePayloadError
 from ..grace import using_grace
 from ..host.run_ends import failure_of, has_succeeded
 from ..jobs.error_history import ErrorText
@@ -22,6 +22,8 @@ from ..jobs.retry_policy import ErrorTypes, RetryPolicy, judged
 from ..jobs.verdicts import CutShort, Succeeded, Verdict, leaves_of
 from ..log import logger_of
 from ..options_and_defaults import SchedulerConfig
+from ..payloads.problems import ValueProblem
+from ..store.database_threads import DatabaseThreads
 from ..threads import HoldingLimiter, call_in_thread
 from .middleware import around_async
 from .running_job import RunCancelled, RunningJob
@@ -38,7 +40,11 @@ LONGEST_PAUSE: Final = 5.0
 
 
 def call_handler(
-    worker: Worker[Any], running_job: RunningJob[Any], run: Run[Job], threads: HoldingLimiter
+    worker: Worker[Any],
+    running_job: RunningJob[Any],
+    run: Run[Job],
+    threads: HoldingLimiter,
+    db_threads: DatabaseThreads,
 ) -> Awaitable[object]:
     """Call the handler. Return an awaitable of what it returns or raises, which must be awaited at once.
 
@@ -46,7 +52,31 @@ def call_handler(
     waits beside a handler takes a quarter of a kilobyte.
     """
     if worker.payload is not None:
+        if worker.is_slow_to_load(running_job.job.data):
+            return _called_with_large_data(worker, running_job, run, threads, db_threads)
         running_job.data = worker.loaded(running_job.job.data)
+    return _called(worker, running_job, run, threads)
+
+
+async def _called_with_large_data(
+    worker: Worker[Any],
+    running_job: RunningJob[Any],
+    run: Run[Job],
+    threads: HoldingLimiter,
+    db_threads: DatabaseThreads,
+) -> object:
+    """Read the data in a thread first: to check 16 MB takes seconds, in which the loop would do nothing else."""
+    load = partial(worker.loaded, running_job.job.data)
+    try:
+        running_job.data = await db_threads.call(load, abandon_on_cancel=True)
+    except ShortageError:  # No thread can start, which is not a failure of the job.
+        running_job.data = load()
+    return await _called(worker, running_job, run, threads)
+
+
+def _called(
+    worker: Worker[Any], running_job: RunningJob[Any], run: Run[Job], threads: HoldingLimiter
+) -> Awaitable[object]:
     loop = running_job._surroundings.loop  # noqa: SLF001
     if worker.is_async:
         return loop.call_handler(worker.called, running_job, run)
@@ -143,8 +173,17 @@ def verdict_of(end: RunEnd, time_limit: float, policy: RetryPolicy, *, store_res
         return Succeeded(end.value) if store_result else _SUCCEEDED
     full_tracebacks = policy.error_text.full_tracebacks
     error = failure_of(end, time_limit, _without_unwinding, full_tracebacks=full_tracebacks)
+    if type(error) is UnreadablePayloadError and not full_tracebacks:
+        _forget_frames(error)
     # If a client requested the cancellation, the settlement finds the request, and writes it instead of the release.
     return CutShort() if error is None else judged(error, policy)
+
+
+def _forget_frames(error: UnreadablePayloadError) -> None:
+    """Remove the frames of this library: the message has the path of the value. A cause keeps those of the user."""
+    error.__traceback__ = None
+    if isinstance(error.__cause__, ValueProblem):
+        error.__cause__.__traceback__ = None
 
 
 class Policies:

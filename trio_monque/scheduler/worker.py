@@ -13,8 +13,10 @@ from ..errors import InvalidPayloadError, UnreadablePayloadError
 from ..jobs.job import Job
 from ..jobs.stored_value_limits import storing
 from ..jobs.verdicts import Discard, Retry, Snooze
+from ..payloads.libraries import without_long_list
 from ..payloads.payload_type import stored_instance
 from ..payloads.problems import ValueProblem
+from ..payloads.size import is_large
 from ..safe_text import one_line, without_secrets
 from .middleware import Middleware, around_async, around_plain
 from .running_job import RunningJob, with_any
@@ -111,13 +113,19 @@ class Worker(Generic[T, Result_co]):
             return cast("T", payload.read(stored))
         except (Retry, Snooze, Discard):
             raise
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001  # Of the user's class or function.
             # Raised in `__post_init__` or `__init__`: the reader has made a ValueProblem of it, with this cause.
             if isinstance(error.__cause__, (Retry, Snooze, Discard)):
                 raise error.__cause__ from None
-            raise UnreadablePayloadError(
-                f"the stored data cannot be read as the payload of worker {self.name!r} ({payload.name}): {_why(error)}"
-            ) from error
+            cause = without_long_list(error)
+        # Here, where the original is not its context: to format a traceback would list a million problems.
+        raise UnreadablePayloadError(
+            f"the stored data cannot be read as the payload of worker {self.name!r} ({payload.name}): {_why(cause)}"
+        ) from cause
+
+    def is_slow_to_load(self, stored: Any, /) -> bool:
+        """Whether `loaded` would block the event loop, so that a thread is to call it."""
+        return self.settings.payload_type is not None and is_large(stored)
 
     def check_stored(self, stored: Any, /) -> None:
         """Check data that were enqueued by the name of this worker, in their stored form.
@@ -178,11 +186,11 @@ class Worker(Generic[T, Result_co]):
         try:
             with _of_a_result():
                 return declared.read(stored)
-        except Exception as error:
-            raise UnreadablePayloadError(
-                f"the stored result cannot be read as the result of worker {self.name!r} ({declared.name}): "
-                f"{_why(error)}"
-            ) from error
+        except Exception as error:  # noqa: BLE001  # Of the user's class.
+            cause = without_long_list(error)
+        raise UnreadablePayloadError(
+            f"the stored result cannot be read as the result of worker {self.name!r} ({declared.name}): {_why(cause)}"
+        ) from cause
 
     def __call__(self, job: RunningJob[T, Any], /, *args: Any, **kwargs: Any) -> Result_co:
         return cast("Result_co", self.handler(job, *args, **kwargs))
