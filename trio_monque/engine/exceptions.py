@@ -42,6 +42,15 @@ def interrupt_in(error: BaseException | None) -> BaseException | None:
     return found if isinstance(found, KeyboardInterrupt) else None
 
 
+def as_raised(error: BaseException) -> BaseException:
+    """The StopIteration that a handler raised: Python makes a RuntimeError of it where it leaves a coroutine."""
+    if type(error) is RuntimeError and type(error.__cause__) is StopIteration and str(error) == _OF_COROUTINE:
+        return error.__cause__
+    return error
+
+
+_OF_COROUTINE: Final = "coroutine raised StopIteration"
+
 _BENEATH: Final = ("trio_monque", "trio", "outcome", "anyio", "asyncio", "threading", "concurrent")
 """Packages whose frames stand between the event loop and a handler."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..engine.exceptions import begin_at_handler
+from ..engine.exceptions import as_raised, begin_at_handler
 from ..engine.run_end import CancelReason, RunEnd
 
 
@@ -30,7 +30,7 @@ def failure_of(
     if end.reason is CancelReason.LOST:
         # Another instance may have the item now: an error of this run's clean-up must not count as a failed attempt.
         return None
-    error = end.error
+    error = None if end.error is None else as_raised(end.error)
     if error is not None and end.reason is not None:
         error = without_echo(error)
     if error is None and end.reason is CancelReason.TIMEOUT:
