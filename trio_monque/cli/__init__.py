@@ -16,7 +16,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ModuleNotFoundError as error:
         if error.name != "click":
             raise
-        print('trio-monque: the command needs click: python -m pip install "trio-monque[cli]"', file=sys.stderr)
+        print("trio-monque: the command needs click: python -m pip install click rich watchfiles", file=sys.stderr)
         return FAILED
     status = run_program(argv)
     if argv is None:

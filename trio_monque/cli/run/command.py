@@ -139,5 +139,5 @@ def _reloader(children: Children, targets: tuple[str, ...]) -> Reloader:
     except ModuleNotFoundError as error:
         if error.name != "watchfiles":
             raise
-        raise MonqueError('--reload needs watchfiles: python -m pip install "trio-monque[cli]"') from None
+        raise MonqueError("--reload needs watchfiles: python -m pip install watchfiles") from None
     return Reloader(children, folders_of(targets))
