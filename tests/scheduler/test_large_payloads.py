@@ -13,7 +13,7 @@ import pydantic
 import pytest
 import trio
 
-from trio_monque import RunningJob, Workers, open_scheduler
+from trio_monque import Monque, RunningJob, Workers, open_scheduler
 from trio_monque.errors import UnreadablePayloadError
 from trio_monque.payloads.size import LARGE, is_large
 from trio_monque.store.types import Collection, Database
@@ -54,9 +54,11 @@ def test_loop_goes_on_while_a_large_payload_is_read(db: Database, is_on_asyncio:
     async def small(job: RunningJob[Any]) -> None:
         small_ran.set()
 
+    # Before the worker is known in this process: otherwise the call would read the payload.
+    Monque(db).sync.enqueue("large", {"text": "x" * (LARGE + 1)})
+
     async def main() -> None:
         async with open_scheduler(db, workers) as scheduler:
-            await scheduler.enqueue("large", {"text": "x" * (LARGE + 1)})
             await (asyncio.to_thread(reading.wait, 30) if is_on_asyncio else trio.to_thread.run_sync(reading.wait, 30))
             await scheduler.enqueue("small")
             await scheduler.wait_drained()
@@ -91,7 +93,11 @@ async def test_small_payload_is_read_without_a_thread(open_test_scheduler: Sched
 
 @pytest.mark.parametrize("payload", [Numbers, Numbers.model_validate], ids=["type", "function"])
 async def test_error_of_a_large_wrong_payload_counts_the_problems_and_keeps_ten(
-    open_test_scheduler: SchedulerOpener, jobs: Collection, caplog: pytest.LogCaptureFixture, payload: Any
+    open_test_scheduler: SchedulerOpener,
+    monque: Monque,
+    jobs: Collection,
+    caplog: pytest.LogCaptureFixture,
+    payload: Any,
 ) -> None:
     workers = Workers()
 
@@ -99,8 +105,8 @@ async def test_error_of_a_large_wrong_payload_counts_the_problems_and_keeps_ten(
     async def job(job: RunningJob[Any]) -> None:
         pass
 
+    await monque.enqueue("job", WRONG)  # By a process that does not know the worker.
     async with open_test_scheduler(workers) as scheduler:
-        await scheduler.enqueue("job", WRONG)
         await drain(scheduler)
     document = jobs.find_one({})
     assert document is not None
