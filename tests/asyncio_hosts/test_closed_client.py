@@ -1,4 +1,4 @@
-"""A MongoClient that the program closes under a scheduler ends it, with one line that says so."""
+"""A MongoClient that the program closes under a scheduler ends it, with one line about the cause."""
 
 from __future__ import annotations
 

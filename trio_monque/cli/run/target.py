@@ -137,7 +137,7 @@ async def workers_of_all(targets: Sequence[Target], stack: AsyncExitStack) -> Wo
 async def _workers_of(target: Target, stack: AsyncExitStack) -> Workers[Any]:
     given = target.value
     if not isinstance(given, Workers):
-        _check_usable(target)
+        check_usable(target)
         try:
             given = given() if callable(given) else given
             if inspect.isawaitable(given):
@@ -154,7 +154,7 @@ async def _workers_of(target: Target, stack: AsyncExitStack) -> Workers[Any]:
     raise MonqueError(f"{target.name} gives a value of type {type(given).__name__}: it must be {_EXPECTED}")
 
 
-def _check_usable(target: Target) -> None:
+def check_usable(target: Target) -> None:
     """Raise MonqueError for a value that cannot give workers, such as a web application or a handler."""
     if isinstance(target.value, AbstractAsyncContextManager):
         return
