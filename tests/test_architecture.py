@@ -203,7 +203,8 @@ MAY_IMPORT: dict[str, set[str]] = {
         "metrics",
         "embedded",
     },
-    "__main__": set(),
+    "entry_point": {"cli"},
+    "__main__": {"entry_point"},
 }
 MAY_IMPORT_LIBRARY: dict[str, set[str]] = {
     "pymongo": {"store"},

@@ -1,8 +1,8 @@
-"""`python -m trio_monque`: the same as the `trio-monque` command, which catches signals a little earlier."""
+"""`python -m trio_monque`: the same as the `trio-monque` command."""
 
 import sys
 
-from trio_monque_command import main
+from .entry_point import main
 
 if __name__ == "__main__":
     sys.exit(main())

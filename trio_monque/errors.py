@@ -16,6 +16,7 @@ __all__ = [
     "BrokenDocumentError",
     "CallContextError",
     "ClaimLostError",
+    "ClientClosedError",
     "DocumentRefusedError",
     "EmbeddedServerError",
     "FilterStillMatchesError",
@@ -302,6 +303,13 @@ class MonqueConnectionError(MonqueError):
         self.transient = transient
         self.permanent = permanent
         self.unknown_outcome = unknown_outcome
+
+
+class ClientClosedError(MonqueConnectionError):
+    """Raised if the program has closed the MongoClient that the call uses. It is permanent, and ends a scheduler."""
+
+    def __init__(self, message: str, *, unknown_outcome: bool = False) -> None:
+        super().__init__(message, permanent=True, unknown_outcome=unknown_outcome)
 
 
 class ShortageError(MonqueConnectionError):

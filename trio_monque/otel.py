@@ -1,6 +1,6 @@
 """Tracing of jobs with OpenTelemetry: the trace of the caller in a job's meta, and a span for each run.
 
-It needs opentelemetry-api: `pip install "trio-monque[otel]"`. Nothing else of the package imports this file.
+It needs opentelemetry-api: `python -m pip install opentelemetry-api`. Nothing else of the package imports this file.
 
 A run may begin hours after its job was enqueued, and may be repeated. So its span is not a child of the caller's, whose
 trace would never end: it begins a trace of its own, with a link to the caller's span, as the semantic conventions for
@@ -27,7 +27,7 @@ except ModuleNotFoundError as error:
     if error.name is None or error.name.partition(".")[0] != "opentelemetry":
         raise
     raise ModuleNotFoundError(
-        'trio_monque.otel needs opentelemetry-api: pip install "trio-monque[otel]"', name="opentelemetry"
+        "trio_monque.otel needs opentelemetry-api: python -m pip install opentelemetry-api", name="opentelemetry"
     ) from None
 
 __all__ = ["trace_context", "tracing_middleware"]

@@ -177,12 +177,12 @@ def test_hundreds_of_silent_clients_hold_few_threads_and_do_not_keep_others_out(
         assert ask(f"{url}/readyz")[0] == 503
         # All that came before the question have been accepted: it had to wait for them.
         serving = [one for one in threading.enumerate() if "process_request_thread" in one.name]
-        assert 1 <= len(serving) <= http_server._MOST_CONNECTIONS
+        assert 1 <= len(serving) <= http_server.MOST_CONNECTIONS
 
 
 def test_clients_wait_in_the_kernel_while_the_server_accepts_none(caplog: pytest.LogCaptureFixture) -> None:
     """Connections beyond the backlog are dropped by the kernel, and tried again by the client after a second."""
-    with http_server._Server({}, Address("127.0.0.1", 0)) as server, ExitStack() as clients:
+    with http_server.PagesServer({}, Address("127.0.0.1", 0)) as server, ExitStack() as clients:
         for _ in range(200):  # Nothing serves: each of these waits in the backlog.
             client = clients.enter_context(socket.socket())
             client.setblocking(False)
@@ -193,7 +193,7 @@ def test_clients_wait_in_the_kernel_while_the_server_accepts_none(caplog: pytest
 def test_byte_now_and_then_does_not_extend_the_time_of_a_request(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(http_server, "_RECEIVED_WITHIN", 0.3)
+    monkeypatch.setattr(http_server, "RECEIVED_WITHIN", 0.3)
     with health_served(caplog) as url:
         with socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2]))) as client:
             client.settimeout(0.05)
@@ -214,7 +214,7 @@ def test_byte_now_and_then_does_not_extend_the_time_of_a_request(
 def test_client_that_finds_all_threads_busy_gets_an_answer_at_once(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(http_server, "_MOST_CONNECTIONS", 1)
+    monkeypatch.setattr(http_server, "MOST_CONNECTIONS", 1)
     caplog.set_level(logging.INFO, "trio_monque.cli")
     began, goes_on = threading.Event(), threading.Event()
 

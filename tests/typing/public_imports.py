@@ -58,6 +58,7 @@ from trio_monque.errors import (
     BrokenDocumentError,
     CallContextError,
     ClaimLostError,
+    ClientClosedError,
     DocumentRefusedError,
     EmbeddedServerError,
     FilterStillMatchesError,

@@ -102,7 +102,8 @@ def outcome_of(end: RunEnd, time_limit: float, policy: RetryPolicy) -> Outcome:
         return CutShort()
     if has_succeeded(end):
         return Finished(None)
-    error = failure_of(end, time_limit, _without_claim_lost)
+    full_tracebacks = policy.error_text.full_tracebacks
+    error = failure_of(end, time_limit, _without_claim_lost, full_tracebacks=full_tracebacks)
     if error is None:
         return CutShort()
     verdict = judged(error, policy)

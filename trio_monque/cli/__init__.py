@@ -9,24 +9,23 @@ from .exit_statuses import FAILED, INTERRUPTED
 __all__ = ["main"]
 
 
-def main(argv: Sequence[str] | None = None, *, imported: Callable[[], None] = lambda: None) -> int:
+def main(argv: Sequence[str] | None = None, *, loaded: Callable[[], None] = lambda: None) -> int:
     """Run one command and return its exit status.
 
     Args:
         argv: The arguments; those of the process by default.
-        imported: Called when all is imported. If it raises KeyboardInterrupt, because a signal came meanwhile, no
-            command runs.
+        loaded: Called when the command is imported, before it runs. If it raises KeyboardInterrupt, because a signal
+            came meanwhile, the command does not run.
     """
     try:
         from .program import run_program  # Only here: click is an extra, and the error for it is ours.
     except ModuleNotFoundError as error:
         if error.name != "click":
             raise
-        print('trio-monque: the command needs click: python -m pip install "trio-monque[cli]"', file=sys.stderr)
+        print("trio-monque: the command needs click: python -m pip install click rich watchfiles", file=sys.stderr)
         return FAILED
     try:
-        imported()
-        status = run_program(argv)
+        status = run_program(argv, loaded)
     except KeyboardInterrupt:
         status = INTERRUPTED
     if argv is None:

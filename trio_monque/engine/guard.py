@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import trio
 
+from ..errors import ClientClosedError
 from ..foreign_errors import is_a
 from ..log import exc_info_of, logger_of
 from ..safe_text import name_of
@@ -72,16 +73,24 @@ async def guard(stop: Stop, loop: Callable[[], Awaitable[None]], progress: Progr
     """Runs a loop; its crash ends the engine in order, and does not leave this function."""
     try:
         await loop()
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001  # A bug, or the end of what all loops need.
         # Raised on into the nursery, a bug in one loop would cancel its siblings. The settler is one of them: every
         # running job would be stranded by a bug in any other loop.
-        logger.exception("%s crashed: the scheduler ends", getattr(loop, "__qualname__", loop))
+        _log_crash(stop, getattr(loop, "__qualname__", loop), error)
         if progress is not None:
             progress.crash(error)
         stop.crash(error)
     finally:
         if progress is not None:
             progress.end()
+
+
+def _log_crash(stop: Stop, loop: object, error: Exception) -> None:
+    """Log a bug with its traceback. A client that the program closed is not a bug, and gets one line."""
+    if not isinstance(error, ClientClosedError):
+        logger.error("%s crashed: the scheduler ends", loop, exc_info=error)
+    elif not any(isinstance(one, ClientClosedError) for one in stop.crashes):
+        logger.error("%s; it ends now", error)
 
 
 @trio.lowlevel.enable_ki_protection

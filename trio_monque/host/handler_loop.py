@@ -25,6 +25,14 @@ from ..unfinished_work import unfinished_work
 T = TypeVar("T")
 
 
+CALLED_ASYNCIO: Final = (
+    "no running event loop",
+    "There is no current event loop",
+    "trio.run received unrecognized yield message",
+)
+"""How the errors begin that a call of asyncio raises in a trio task; the last one is trio's, for a bare await."""
+
+
 class CleanupScope(Protocol):
     """The scope of a clean-up, or of a block under a claim: a `trio.CancelScope`; on asyncio an `anyio.CancelScope`.
 
@@ -130,10 +138,12 @@ class TrioHandlerLoop(TrioTasks):
             raise NotBegun
         try:
             returned = await handler(argument)
-        except RuntimeError as error:
-            if type(error) is RuntimeError and error.args == ("no running event loop",):
+        except (RuntimeError, TypeError) as error:
+            if type(error) in (RuntimeError, TypeError) and str(error).startswith(CALLED_ASYNCIO):
                 error.add_note(
-                    "Handlers run on trio, not on asyncio: use trio.sleep, a trio nursery, and so on, or anyio."
+                    "Handlers run on trio, not on asyncio: use trio.sleep, a trio nursery, and so on, or anyio. For "
+                    "handlers that need asyncio, run `trio-monque run --loop asyncio`, or open the scheduler in a "
+                    'program on asyncio; Workers(loop="asyncio") declares it.'
                 )
             raise
         if (problem := unfinished_work(returned)) is not None:

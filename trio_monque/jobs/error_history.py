@@ -33,10 +33,12 @@ class ErrorText:
     Attributes:
         store_tracebacks: Whether the history of errors has tracebacks.
         redact: Called with each text before it is stored or logged; its return value replaces the text.
+        full_tracebacks: Keep the frames before the handler too, of the engine and of trio.
     """
 
     store_tracebacks: bool = True
     redact: Callable[[str], object] | None = None
+    full_tracebacks: bool = False
 
     def redacted(self, text: str) -> str:
         """The text after `redact`. If that function fails, the text is omitted: it may have secrets."""

@@ -18,6 +18,7 @@ from .. import events
 from ..client import local_ends
 from ..client.event_delivery import EventDelivery
 from ..client.rescuing import Rescued, log_and_events_of
+from ..engine.exceptions import begin_at_handler
 from ..errors import DocumentRefusedError, InstanceCollisionError, ScheduleEndedError
 from ..host.log_lines import MOST_NAMED, HostEnd, Reporter, named
 from ..jobs.error_history import kept_reason
@@ -66,10 +67,17 @@ class JobReporter(Reporter[Job, JobSettlement, Rescued, SchedulerReport]):
     """The engine's observer, for jobs. Called on the thread of the run, except where a method says otherwise."""
 
     def __init__(
-        self, event_delivery: EventDelivery, instance: str = "", namespace: str = "", *, shows_errors: bool = True
+        self,
+        event_delivery: EventDelivery,
+        instance: str = "",
+        namespace: str = "",
+        *,
+        shows_errors: bool = True,
+        full_tracebacks: bool = False,
     ) -> None:
         self._namespace = namespace
         self._shows_errors = shows_errors
+        self._full_tracebacks = full_tracebacks
         super().__init__(event_delivery, logger, "scheduler", "job", instance)
         self.tally = Tally()
         # One sentence for each of the last schedules that ended: the warnings of `health()`.
@@ -168,7 +176,9 @@ class JobReporter(Reporter[Job, JobSettlement, Rescued, SchedulerReport]):
             claim,
             name_of(error),
             extra=log_extra(claim),
-            exc_info=exc_info_of(error) if self._shows_errors else None,
+            exc_info=exc_info_of(error if self._full_tracebacks else begin_at_handler(error))
+            if self._shows_errors
+            else None,
         )
 
     def runs_cut_short(self, claims: Sequence[Job]) -> None:

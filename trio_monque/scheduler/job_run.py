@@ -23,7 +23,9 @@ from ..jobs.retry_policy import ErrorTypes, RetryPolicy, judged
 from ..jobs.verdicts import CutShort, Succeeded, Verdict
 from ..log import logger_of
 from ..options_and_defaults import SchedulerConfig
+from ..payloads.problems import ValueProblem
 from ..safe_text import message_of
+from ..store.database_threads import DatabaseThreads
 from ..threads import HoldingLimiter, call_in_thread
 from ..unfinished_work import unfinished_work
 from .middleware import around_async
@@ -44,7 +46,11 @@ LONGEST_PAUSE: Final = 5.0
 
 
 def call_handler(
-    worker: Worker[Any], running_job: RunningJob[Any], run: Run[Job], threads: HoldingLimiter
+    worker: Worker[Any],
+    running_job: RunningJob[Any],
+    run: Run[Job],
+    threads: HoldingLimiter,
+    db_threads: DatabaseThreads,
 ) -> Awaitable[object]:
     """Call the handler. Return an awaitable of what it returns or raises, which must be awaited at once.
 
@@ -52,7 +58,31 @@ def call_handler(
     waits beside a handler takes a quarter of a kilobyte.
     """
     if worker.payload is not None:
+        if worker.is_slow_to_load(running_job.job.data):
+            return _called_with_large_data(worker, running_job, run, threads, db_threads)
         running_job.data = worker.loaded(running_job.job.data)
+    return _called(worker, running_job, run, threads)
+
+
+async def _called_with_large_data(
+    worker: Worker[Any],
+    running_job: RunningJob[Any],
+    run: Run[Job],
+    threads: HoldingLimiter,
+    db_threads: DatabaseThreads,
+) -> object:
+    """Read the data in a thread first: to check 16 MB takes seconds, in which the loop would do nothing else."""
+    load = partial(worker.loaded, running_job.job.data)
+    try:
+        running_job.data = await db_threads.call(load, abandon_on_cancel=True)
+    except ShortageError:  # No thread can start, which is not a failure of the job.
+        running_job.data = load()
+    return await _called(worker, running_job, run, threads)
+
+
+def _called(
+    worker: Worker[Any], running_job: RunningJob[Any], run: Run[Job], threads: HoldingLimiter
+) -> Awaitable[object]:
     loop = running_job._surroundings.loop  # noqa: SLF001
     if worker.is_async:
         return loop.call_handler(worker.called, running_job, run)
@@ -181,9 +211,19 @@ def verdict_of(end: RunEnd, time_limit: float, policy: RetryPolicy, *, store_res
     """Decide what the end of a run means for its job."""
     if has_succeeded(end):
         return Succeeded(end.value) if store_result else _SUCCEEDED
-    error = failure_of(end, time_limit, _without_unwinding)
+    full_tracebacks = policy.error_text.full_tracebacks
+    error = failure_of(end, time_limit, _without_unwinding, full_tracebacks=full_tracebacks)
+    if type(error) is UnreadablePayloadError and not full_tracebacks:
+        _forget_frames(error)
     # If a client requested the cancellation, the settlement finds the request, and writes it instead of the release.
     return CutShort(end.has_begun) if error is None else judged(error, policy)
+
+
+def _forget_frames(error: UnreadablePayloadError) -> None:
+    """Remove the frames of this library: the message has the path of the value. A cause keeps those of the user."""
+    error.__traceback__ = None
+    if isinstance(error.__cause__, ValueProblem):
+        error.__cause__.__traceback__ = None
 
 
 class Policies:
@@ -194,7 +234,7 @@ class Policies:
         self._backoff = Backoff(
             base=config.base_retry_interval, cap=config.max_backoff_delay, jitter=config.retry_jitter
         )
-        self._error_text = ErrorText(config.store_tracebacks, config.redact_errors)
+        self._error_text = ErrorText(config.store_tracebacks, config.redact_errors, config.full_tracebacks)
         # Keyed by the worker and not by its name: `register(replace=True)` may give the name another worker
         # while runs of the first one go on.
         self._policies: WeakKeyDictionary[Worker[Any], RetryPolicy] = WeakKeyDictionary()

@@ -164,7 +164,7 @@ class JobSource:
 
     def execute(self, run: Run[Job]) -> Awaitable[object]:
         worker = self._worker(run.claim)
-        return call_handler(worker, self._running_job(run, worker), run, self._threads)
+        return call_handler(worker, self._running_job(run, worker), run, self._threads, self._db_threads)
 
     # --- Settling ---
 

@@ -27,13 +27,13 @@ _LOOPBACK: Final = "127.0.0.1"
 _END_WITHIN: Final = 0.25
 """Seconds between two looks of the server at whether it should end, and at which connections are over their time."""
 
-_MOST_CONNECTIONS: Final = 32
+MOST_CONNECTIONS: Final = 32
 """At a time; each has a thread. Kubernetes and Prometheus need two or three."""
 
 _WAITING_CONNECTIONS: Final = 1024
 """The backlog: connections that the kernel holds until they are accepted. Linux caps it with `net.core.somaxconn`."""
 
-_RECEIVED_WITHIN: Final = 5.0
+RECEIVED_WITHIN: Final = 5.0
 """Seconds for the whole request of a client: a byte now and then does not extend it."""
 
 _ANSWERED_WITHIN: Final = 30.0
@@ -99,7 +99,7 @@ def served(pages: Mapping[str, WSGIApplication], address: Address, option: str) 
         MonqueError: It cannot listen at the address; names the option.
     """
     try:
-        server = _Server(pages, address)
+        server = PagesServer(pages, address)
     except OSError as error:
         reason = error.strerror or error
         raise MonqueError(f"cannot listen at {address} for {option}: {reason}; choose another address") from None
@@ -128,12 +128,12 @@ class _Connections:
     def add(self, connection: socket) -> bool:
         """Count a connection; for room, close the oldest one whose request has not come. False if there is no room."""
         with self._changed:
-            if len(self._began_at) >= _MOST_CONNECTIONS:
+            if len(self._began_at) >= MOST_CONNECTIONS:
                 silent = next((one for one in self._began_at if one in self._receiving), None)
                 if silent is None:
                     return False
                 _wake(silent)
-                if not self._changed.wait_for(lambda: len(self._began_at) < _MOST_CONNECTIONS, _ROOM_WITHIN):
+                if not self._changed.wait_for(lambda: len(self._began_at) < MOST_CONNECTIONS, _ROOM_WITHIN):
                     return False
             self._began_at[connection] = time.monotonic()
             self._receiving.add(connection)
@@ -156,7 +156,7 @@ class _Connections:
         now = time.monotonic()
         with self._changed:
             for connection, began_at in self._began_at.items():
-                if now - began_at >= (_RECEIVED_WITHIN if connection in self._receiving else _ANSWERED_WITHIN):
+                if now - began_at >= (RECEIVED_WITHIN if connection in self._receiving else _ANSWERED_WITHIN):
                     _wake(connection)
 
 
@@ -166,7 +166,7 @@ def _wake(connection: socket) -> None:
         connection.shutdown(SHUT_RDWR)
 
 
-class _Server(ThreadingMixIn, WSGIServer):
+class PagesServer(ThreadingMixIn, WSGIServer):
     daemon_threads = True
     request_queue_size = _WAITING_CONNECTIONS
 
@@ -213,7 +213,7 @@ class _Server(ThreadingMixIn, WSGIServer):
 
 
 class _RequestHandler(WSGIRequestHandler):
-    server: _Server
+    server: PagesServer
     timeout = _ANSWERED_WITHIN  # Of each read and write; the server looks at the whole.
 
     def parse_request(self) -> bool:

@@ -1,8 +1,8 @@
-"""The entry point of the command `trio-monque`: it catches signals before anything of `trio_monque` is imported.
+"""The entry point of the command `trio-monque`: it catches signals before anything large is imported.
 
-It is a package of its own, because an import of any part of `trio_monque` first imports trio and PyMongo. That takes
-most of a second on a small machine. The first process of a container (PID 1) that has no handler for SIGTERM does not
-get it: the kernel drops the signal, and the container is killed at the end of its grace period.
+To import trio, PyMongo and the command takes most of a second on a small machine. The first process of a container
+(PID 1) that has no handler for SIGTERM does not get it: the kernel drops the signal, and the container is killed at the
+end of its grace period. This file imports only what Python has imported already.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ __all__ = ["main"]
 def main() -> int:
     """Run the command of this process's arguments, and return its exit status."""
     early = EarlySignals()
-    from trio_monque.cli import main as run_command  # Only here: signals are caught now.
+    from .cli import main as run_command  # Only here: signals are caught now.
 
-    return run_command(imported=early.become_ctrl_c)
+    return run_command(loaded=early.become_ctrl_c)
 
 
 class EarlySignals:
