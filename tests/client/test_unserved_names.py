@@ -122,7 +122,7 @@ def test_two_threads_that_look_at_the_same_moment_warn_once(caplog: pytest.LogCa
 def test_names_that_a_program_makes_up_are_bounded(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trio_monque.client.unserved_names._MOST_REMEMBERED", 3)
+    monkeypatch.setattr("trio_monque.client.unserved_names.MOST_REMEMBERED", 3)
     unserved = UnservedNames(lambda _: False)
     looks = [0]
 

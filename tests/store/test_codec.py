@@ -118,7 +118,7 @@ TOKYO = timezone(timedelta(hours=9))
 @pytest.mark.parametrize(
     ("options", "given", "got"),
     [
-        ({}, {"at": AT}, {"at": AT}),
+        ({}, {"at": AT.replace(tzinfo=UTC)}, {"at": AT.replace(tzinfo=UTC)}),
         ({"tz_aware": True}, {"at": AT.replace(tzinfo=UTC)}, {"at": AT.replace(tzinfo=UTC)}),
         ({"tz_aware": True, "tzinfo": TOKYO}, {"at": AT.replace(tzinfo=TOKYO)}, {"at": AT.replace(tzinfo=TOKYO)}),
         ({"uuid_representation": UuidRepresentation.STANDARD}, {"id": ID}, {"id": ID}),

@@ -81,7 +81,7 @@ def test_document_leaves_out_the_defaults_however_the_job_was_made() -> None:
 def test_payload_keeps_the_callers_codec_options_beside_our_own_fields(db: Database) -> None:
     options: CodecOptions[Any] = CodecOptions(uuid_representation=UuidRepresentation.STANDARD, tz_aware=False)
     jobs = handle(db.client.get_database(db.name, codec_options=options))
-    given = {"id": uuid.uuid4(), "at": datetime(2026, 1, 1)}  # noqa: DTZ001  # As this caller has them.
+    given = {"id": uuid.uuid4(), "at": datetime(2026, 1, 1, tzinfo=UTC)}
     one = parcel(jobs, data=given)
     assert not inserting.insert_all(jobs, [one])
     found = inserting.stored_job(jobs, one.job.id)

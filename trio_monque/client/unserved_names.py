@@ -17,7 +17,7 @@ from ..log import logger_of
 
 logger = logger_of("client")
 
-_MOST_REMEMBERED: Final = 10_000
+MOST_REMEMBERED: Final = 10_000
 """Names. A program that makes up more of them, such as one for each customer, is not warned about the others."""
 
 
@@ -37,7 +37,7 @@ class UnservedNames:
     def notice(self, names: Iterable[str], instances: Callable[[], Sequence[Instance]]) -> None:
         """Log a warning for each name that no live instance runs, once a name; `instances` reads the fleet."""
         new = {name for name in names if name not in self._settled and not self._runs_here(name)}
-        if not new or not self._may_look or len(self._settled) >= _MOST_REMEMBERED:
+        if not new or not self._may_look or len(self._settled) >= MOST_REMEMBERED:
             return
         try:
             live = [one for one in instances() if one.is_live]
