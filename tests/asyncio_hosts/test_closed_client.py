@@ -25,10 +25,12 @@ def test_closed_client_is_one_clear_line(
 ) -> None:
     caplog.set_level(logging.INFO)
     client: MongoClient = MongoClient(mongod.uri, tz_aware=True)
+    workers = Workers()
+    workers.register("greet", lambda job: None)
 
     async def main() -> None:
         opened: Any = (
-            open_scheduler(client[db.name], Workers(), heartbeat_interval=0.2, change_stream=False)
+            open_scheduler(client[db.name], workers, heartbeat_interval=0.2, change_stream=False)
             if kind == "scheduler"
             else open_claims(client[db.name]["things"], {}, heartbeat_interval=0.2)
         )
