@@ -24,6 +24,8 @@ def test_closed_client_is_one_clear_line(
     run: Run, mongod: EmbeddedServer, db: Database, caplog: pytest.LogCaptureFixture, kind: str
 ) -> None:
     caplog.set_level(logging.INFO)
+    workers = Workers()
+    workers.register("job", lambda job: None)
     client: MongoClient = MongoClient(mongod.uri, tz_aware=True)
     workers = Workers()
     workers.register("greet", lambda job: None)

@@ -48,7 +48,9 @@ class Stop:
 
     def crash(self, error: BaseException) -> None:
         """Asks for a cut because of this error, which is raised when the engine has ended."""
-        self.crashes.append(error)
+        # All loops fail as soon as the client is closed: the first one says it, and a group of them would say no more.
+        if not (is_a(error, ClientClosedError) and any(is_a(one, ClientClosedError) for one in self.crashes)):
+            self.crashes.append(error)
         self.cut(f"it crashed with {name_of(error)}")
 
 
