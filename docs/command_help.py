@@ -19,7 +19,7 @@ def help_of(command_line: str) -> str:
     context = click.Context(command, info_name=PROGRAM, terminal_width=WIDTH)
     for name in command_line.split()[1:]:
         assert isinstance(command, click.Group), command_line
-        found = command.get_command(context, name)
+        _, found, _ = command.resolve_command(context, [name])
         assert found is not None, name
         context, command = click.Context(found, context, info_name=name, terminal_width=WIDTH), found
     return command.get_help(context)

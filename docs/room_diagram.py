@@ -33,6 +33,9 @@ class Box:
 SHARED = {
     *(
         "safe_text",
+        "foreign_errors",
+        "unfinished_work",
+        "interruptions",
         "log",
         "errors",
         "checks",
@@ -42,10 +45,10 @@ SHARED = {
         "clock",
         "document_lock",
     ),
-    *("loop_time", "autojump", "threads", "grace", "call_context", "trio_thread", "async_with"),
+    *("loop_time", "autojump", "threads", "grace", "call_context", "trio_thread", "process_signals", "async_with"),
 }
 BOXES = (
-    Box("cli/, testing/", "the command; tools for tests", {"cli", "testing", "__main__"}, 250, 0, 300),
+    Box("cli/, testing/", "the command; tools for tests", {"cli", "testing", "entry_point", "__main__"}, 250, 0, 300),
     Box("metrics/, otel.py", "numbers and traces", {"metrics", "otel"}, 520, 1),
     Box("scheduler/", "runs jobs", {"scheduler"}, 390, 2),
     Box("claims/", "runs work on any document", {"claims"}, 650, 2),

@@ -19,8 +19,11 @@ PACKAGE = Path(__file__).parents[1] / "trio_monque"
 # Each room may import only from the rooms listed, and from itself. No room imports the package root.
 MAY_IMPORT: dict[str, set[str]] = {
     "safe_text": set(),
-    "log": {"safe_text"},
+    "interruptions": set(),
+    "log": {"safe_text", "foreign_errors", "interruptions"},
     "errors": {"safe_text"},
+    "foreign_errors": {"safe_text", "errors"},
+    "unfinished_work": set(),
     "checks": {"errors"},
     "options_and_defaults": {"errors", "checks"},
     "backoff": {"errors", "log"},
@@ -33,10 +36,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     "grace": set(),
     "call_context": {"errors"},
     "trio_thread": set(),
+    "process_signals": set(),
     "async_with": {"errors"},
     # What a job is, and how MongoDB remembers it.
     "payloads": {"safe_text"},
-    "jobs": {"safe_text", "log", "errors", "checks", "options_and_defaults", "backoff", "payloads"},
+    "jobs": {"safe_text", "log", "foreign_errors", "errors", "checks", "options_and_defaults", "backoff", "payloads"},
     "events": {"jobs"},
     "store": {
         "safe_text",
@@ -68,6 +72,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     # How claimed things are run. Knows no job and no MongoDB.
     "engine": {
+        "foreign_errors",
         "log",
         "errors",
         "options_and_defaults",
@@ -81,9 +86,10 @@ MAY_IMPORT: dict[str, set[str]] = {
         "trio_thread",
     },
     # A trio run in a thread of its own and an asyncio loop, as each calls the other. Knows no job and no MongoDB.
-    "bridge": {"safe_text", "log", "errors", "grace"},
+    "bridge": {"safe_text", "log", "errors", "foreign_errors", "grace"},
     # One life for each kind that is claimed and run: jobs, documents, or a third kind. Knows none of them.
     "host": {
+        "unfinished_work",
         "call_context",
         "log",
         "errors",
@@ -100,6 +106,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     # Where the two columns meet.
     "scheduler": {
+        "foreign_errors",
+        "unfinished_work",
         "async_with",
         "call_context",
         "safe_text",
@@ -112,6 +120,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "clock",
         "loop_time",
         "threads",
+        "process_signals",
         "grace",
         "payloads",
         "events",
@@ -122,6 +131,8 @@ MAY_IMPORT: dict[str, set[str]] = {
         "host",
     },
     "claims": {
+        "foreign_errors",
+        "unfinished_work",
         "async_with",
         "call_context",
         "safe_text",
@@ -144,6 +155,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     # What stands on top.
     "embedded": {"errors", "store"},
     "testing": {
+        "foreign_errors",
         "errors",
         "checks",
         "options_and_defaults",
@@ -159,7 +171,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "scheduler",
         "embedded",
     },
-    "otel": {"safe_text", "jobs", "scheduler"},
+    "otel": {"safe_text", "interruptions", "log", "jobs", "scheduler"},
     "metrics": {
         "call_context",
         "log",
@@ -177,7 +189,9 @@ MAY_IMPORT: dict[str, set[str]] = {
         "safe_text",
         "log",
         "clock",
+        "process_signals",
         "errors",
+        "checks",
         "options_and_defaults",
         "events",
         "jobs",
@@ -189,7 +203,8 @@ MAY_IMPORT: dict[str, set[str]] = {
         "metrics",
         "embedded",
     },
-    "__main__": {"cli"},
+    "entry_point": {"cli"},
+    "__main__": {"entry_point"},
 }
 MAY_IMPORT_LIBRARY: dict[str, set[str]] = {
     "pymongo": {"store"},
@@ -200,6 +215,7 @@ MAY_IMPORT_LIBRARY: dict[str, set[str]] = {
     "msgspec": {"payloads"},
     "attrs": {"payloads"},
     "trio": {
+        "interruptions",
         "clock",
         "call_context",
         "trio_thread",
@@ -221,7 +237,7 @@ MAY_IMPORT_LIBRARY: dict[str, set[str]] = {
     "anyio": {"store", "client", "scheduler", "bridge", "claims", "embedded", "testing", "cli"},
     "pytest": {"testing"},
     "cronsim": {"jobs"},
-    "outcome": {"threads", "engine", "bridge"},
+    "outcome": {"threads", "engine", "bridge", "host"},
     "rich": {"cli"},
     "click": {"cli"},
     "watchfiles": {"cli"},

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import ast
+import asyncio
 import io
 import logging
 import re
 from pathlib import Path
 
 import pytest
+import trio
 
 import trio_monque
 from tests.support.hostile_errors import HOSTILE
 from tests.support.thoroughly import one_in
+from trio_monque.interruptions import is_interruption
 from trio_monque.log import OwnLines, logger_of
 
 PACKAGE = Path(trio_monque.__file__).parent
@@ -102,3 +105,60 @@ def test_traceback_of_an_error_whose_text_misbehaves_is_written_and_bounded(kind
         logger.removeHandler(handler)
     assert written.getvalue().startswith(b"the job failed\nTraceback (most recent call last)")
     assert len(written.getvalue()) < 20_000
+
+
+class _RaisingPart(logging.Handler):
+    """A handler that raises; its `emit` is a filter that raises, too."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__()
+        self.error = error
+
+    def emit(self, record: logging.LogRecord) -> None:
+        raise self.error
+
+
+@pytest.mark.parametrize("part", ["handler", "filter"])
+@pytest.mark.parametrize("error", [ValueError("full"), SystemExit(3), GeneratorExit(), KeyboardInterrupt()], ids=repr)
+def test_error_of_a_log_handler_or_filter_does_not_reach_the_loop_that_logs(
+    capsys: pytest.CaptureFixture[str], part: str, error: BaseException
+) -> None:
+    logger, raising = logger_of("test_of_raising_parts"), _RaisingPart(error)
+    if part == "handler":
+        logger.addHandler(raising)
+    else:
+        logger.addFilter(raising.emit)  # type: ignore[arg-type]
+    try:
+        if isinstance(error, KeyboardInterrupt):
+            with pytest.raises(KeyboardInterrupt):
+                logger.warning("any line")
+        else:
+            logger.warning("any line")
+            assert type(error).__name__ in capsys.readouterr().err
+    finally:
+        logger.removeHandler(raising)
+        logger.removeFilter(raising.emit)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("error", "passes"),
+    [
+        (asyncio.CancelledError(), True),
+        (KeyboardInterrupt(), True),
+        (BaseExceptionGroup("", [ValueError(), BaseExceptionGroup("", [asyncio.CancelledError()])]), True),
+        (BaseExceptionGroup("", [SystemExit()]), False),
+        (SystemExit(), False),
+        (ValueError(), False),
+    ],
+    ids=repr,
+)
+def test_only_ctrl_c_and_cancellations_pass(error: BaseException, passes: bool) -> None:
+    assert is_interruption(error) is passes
+
+
+async def test_cancellation_by_trio_passes() -> None:
+    with trio.CancelScope() as scope:
+        scope.cancel()
+        with pytest.raises(trio.Cancelled) as caught:
+            await trio.lowlevel.checkpoint()
+        assert is_interruption(caught.value)

@@ -83,7 +83,7 @@ def test_project_has_the_extras_and_the_program_that_the_commands_name() -> None
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert {"embedded", "testing", "dev"} <= project["optional-dependencies"].keys()
     assert any(requirement.startswith("pytest") for requirement in project["optional-dependencies"]["dev"])
-    assert project["scripts"]["trio-monque"] == "trio_monque.cli:main"
+    assert project["scripts"]["trio-monque"] == "trio_monque.entry_point:main"
 
 
 def test_readme_and_classifiers_name_the_same_versions_of_python() -> None:
@@ -111,3 +111,17 @@ def test_every_page_that_the_readme_links_to_exists() -> None:
     links = re.findall(r"\]\(([^)#:]+)\)", prose)
     assert links
     assert [link for link in links if not (ROOT / link).exists()] == []
+
+
+def test_no_text_installs_the_package_from_an_index_where_it_is_not() -> None:
+    """Pages name the path of a checkout, and error texts of the package name what is missing."""
+    places = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.*")]
+    places += [*(ROOT / "trio_monque").rglob("*.py")]
+    found = [
+        (place, line)
+        for place in places
+        if place.suffix in (".md", ".py", ".toml", ".txt", ".sh")
+        for line in place.read_text(encoding="utf-8").splitlines()
+        if re.search(r"pip install[^`&]*[ \"']trio[-_]monque\b(?!; )", line)
+    ]
+    assert found == []

@@ -10,15 +10,19 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Callable
-from functools import update_wrapper, wraps
+from functools import WRAPPER_ASSIGNMENTS, update_wrapper, wraps
 from types import MethodType
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, Final, Protocol, TypeVar, cast
 
 import trio
 
 from .errors import CallContextError
 
 ClassT = TypeVar("ClassT", bound=type)
+
+# From Python 3.14 on, `wraps` copies `__annotate__` instead of `__annotations__`. It is None where the annotations were
+# assigned, as `present_as` does: a wrapper would have none.
+COPIED: Final = (*WRAPPER_ASSIGNMENTS, "__annotations__")
 
 
 def is_in_event_loop() -> bool:
@@ -34,7 +38,7 @@ class _AsyncCall:
     """
 
     def __init__(self, function: Callable[..., Any], problem: str) -> None:
-        update_wrapper(self, function)
+        update_wrapper(self, function, assigned=COPIED)
         # With these three, `inspect.iscoroutinefunction` takes the object for a function.
         for attribute in ("__code__", "__defaults__", "__kwdefaults__"):
             setattr(self, attribute, getattr(function, attribute))
@@ -86,7 +90,7 @@ def blocking_calls(cls: ClassT) -> ClassT:
 
 
 def _refused_in_loops(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
-    @wraps(method)
+    @wraps(method, assigned=COPIED)
     def call(self: MayBlock, *args: Any, **kwargs: Any) -> Any:
         if is_in_event_loop() and not self.blocks_loops:
             raise CallContextError(

@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 import math
 import re
+import sys
 from collections.abc import Callable, Collection, Mapping
 from datetime import UTC, datetime, timedelta
 from difflib import get_close_matches
@@ -15,6 +16,9 @@ from functools import partial
 from typing import Any
 
 from .errors import InvalidOptionError
+
+if sys.version_info >= (3, 14):
+    from annotationlib import Format
 
 LARGEST_NUMBER = 3.2e9
 """The upper limit of every option: a hundred years in seconds, so that no sum of dates overflows."""
@@ -190,6 +194,20 @@ def is_async(function: Callable[..., Any]) -> bool:
     return inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004  # Not whether it is callable, but how.
 
 
+def signature_of(function: Callable[..., Any]) -> inspect.Signature:
+    """Return the signature of a function of the user, for a look at its parameters.
+
+    From Python 3.14 on, annotations are evaluated when they are read. One may use a name that is imported for type
+    checkers only, or defined further down. Such a function can be called, so it has a signature here.
+
+    Raises:
+        TypeError, ValueError: It has none, as some functions that are written in C.
+    """
+    if sys.version_info >= (3, 14):
+        return inspect.signature(function, annotation_format=Format.FORWARDREF)
+    return inspect.signature(function)
+
+
 def problem_of_handler(handler: Any, argument: str) -> str | None:
     """Why a handler cannot be called with one argument, the job or the claim; None if it can, or if that is unknown."""
     if inspect.iscoroutine(handler):
@@ -203,7 +221,7 @@ def problem_of_handler(handler: Any, argument: str) -> str | None:
     if inspect.isasyncgenfunction(handler) or inspect.isgeneratorfunction(handler):
         return "its handler is a generator: a handler returns, it does not yield"
     try:
-        signature = inspect.signature(handler)
+        signature = signature_of(handler)
     except (TypeError, ValueError):  # Some functions that are written in C have no signature.
         return None
     try:

@@ -16,6 +16,7 @@ __all__ = [
     "BrokenDocumentError",
     "CallContextError",
     "ClaimLostError",
+    "ClientClosedError",
     "DocumentRefusedError",
     "EmbeddedServerError",
     "FilterStillMatchesError",
@@ -37,7 +38,9 @@ __all__ = [
     "PayloadTooLargeError",
     "ScheduleEndedError",
     "ShortageError",
+    "TransactionTimeoutError",
     "UnreadablePayloadError",
+    "UnsafeExceptionError",
     "WorkerRegistrationError",
 ]
 
@@ -95,6 +98,24 @@ class UnreadablePayloadError(MonqueError):
     It counts as a failed attempt, which backs off: a newer release may read what an older one cannot. `retry_on` does
     not apply to it. With `discard_on=UnreadablePayloadError`, such jobs fail at once.
     """
+
+
+class UnsafeExceptionError(MonqueError):
+    """Stands for an exception of a handler whose class replaces what Python itself uses of it, `__class__` for example.
+
+    Such an attribute may raise or lie where trio or asyncio ask for it, and would end the scheduler. `retry_on` and
+    `discard_on` apply to the class of the exception that was raised.
+
+    Attributes:
+        raised_type: That class.
+    """
+
+    def __init__(self, raised_type: type[BaseException], name: str, attribute: str, message: str) -> None:
+        super().__init__(
+            f"{name} was raised, whose class defines {attribute}: remove that attribute, so that the exception itself "
+            f"can be handled and reported. Its message: {message or '(none)'}"
+        )
+        self.raised_type = raised_type
 
 
 class PayloadTooLargeError(InvalidPayloadError):
@@ -201,6 +222,23 @@ class ClaimLostError(MonqueError):
     """Raised if this instance lost the claim: the write that needs it was not made."""
 
 
+class TransactionTimeoutError(MonqueError, TimeoutError):
+    """Raised if the function of a transaction takes longer than it may. Nothing was committed.
+
+    It counts as a failed attempt if it ends the handler.
+
+    Attributes:
+        limit: How many seconds the function had.
+    """
+
+    def __init__(self, item: str, limit: float) -> None:
+        super().__init__(
+            f"the function of the transaction of {item} took longer than {limit:.3g} s: nothing was committed. It has "
+            "what is left of the lease of its claim, and at most 60 s: do less in it, or raise heartbeat_interval"
+        )
+        self.limit = limit
+
+
 class FilterStillMatchesError(MonqueError):
     """Raised if a finished document still matches the filter of its claims: it would be claimed again and again.
 
@@ -267,6 +305,13 @@ class MonqueConnectionError(MonqueError):
         self.unknown_outcome = unknown_outcome
 
 
+class ClientClosedError(MonqueConnectionError):
+    """Raised if the program has closed the MongoClient that the call uses. It is permanent, and ends a scheduler."""
+
+    def __init__(self, message: str, *, unknown_outcome: bool = False) -> None:
+        super().__init__(message, permanent=True, unknown_outcome=unknown_outcome)
+
+
 class ShortageError(MonqueConnectionError):
     """Raised if this process has too little memory, or cannot start a thread. The call was not sent.
 
@@ -279,8 +324,9 @@ class ShortageError(MonqueConnectionError):
 
 def is_shortage(error: BaseException) -> bool:
     """Whether the process is short of memory, or of threads (CPython has no exception for that, only a message)."""
-    return isinstance(error, MemoryError) or (
-        isinstance(error, RuntimeError) and error.args[:1] == ("can't start new thread",)
+    # By the type alone: it may be an exception of a user, whose attributes must not be asked.
+    return issubclass(type(error), MemoryError) or (
+        type(error) is RuntimeError and error.args[:1] == ("can't start new thread",)
     )
 
 

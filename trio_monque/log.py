@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping
-from typing import Final
+from functools import partial
+from types import TracebackType
+from typing import Final, cast
 
-from .safe_text import LONGEST_TEXT, one_line, shown, text_of, without_secrets
+from .foreign_errors import is_group, is_safe, traceback_within
+from .interruptions import is_interruption
+from .safe_text import LONGEST_TEXT, name_of, one_line, shown, text_of, without_secrets
 
 _LOOKED_AT: Final = 4 * LONGEST_TEXT
 """Characters of a text that are searched for secrets: more than are shown, so that no secret is cut in two."""
@@ -16,7 +20,26 @@ def logger_of(part: str = "") -> logging.Logger:
     """The logger of a part of the library: `trio_monque.<part>`, or `trio_monque`."""
     logger = logging.getLogger(f"trio_monque.{part}" if part else "trio_monque")
     logger.addFilter(_make_fit)  # A second addition has no effect.
+    # For this instance, and not by a class: the program may have made the logger before this import.
+    vars(logger)["handle"] = partial(_handle, logger)
     return logger
+
+
+def _handle(logger: logging.Logger, record: logging.LogRecord) -> None:
+    """Handle a record; contain errors of filters and handlers. Such an error would end the loop that writes the line.
+
+    `logging` leaves it to each handler to contain its errors, and those of filters reach the caller.
+    """
+    try:
+        logging.Logger.handle(logger, record)
+    except BaseException as error:
+        if is_interruption(error):
+            raise
+        _LAST_RESORT.handleError(record)
+
+
+_LAST_RESORT: Final = logging.Handler()
+"""Prints an error of logging to standard error, if `logging.raiseExceptions` is set."""
 
 
 class OwnLines(str):
@@ -33,12 +56,12 @@ def fit(text: str) -> str:
 def _make_fit(record: logging.LogRecord) -> bool:
     """A filter of the loggers, so that no call can forget it. The template stays, because services group by it."""
     arguments = record.args
-    if isinstance(arguments, Mapping):  # `logging` unpacks a single mapping.
+    if issubclass(type(arguments), Mapping):  # `logging` unpacks a single mapping.
         arguments = (arguments,)
-    record.args = tuple(one if isinstance(one, int | float | OwnLines) else _Fit(one) for one in arguments or ())
+    record.args = tuple(one if issubclass(type(one), int | float | OwnLines) else _Fit(one) for one in arguments or ())
     if record.exc_info and record.exc_info[1] is not None:
         error = loggable(record.exc_info[1])
-        record.exc_info = (type(error), error, error.__traceback__)
+        record.exc_info = exc_info_of(error)
     return True
 
 
@@ -54,10 +77,18 @@ class _Fit:
         try:
             return fit(str(self._value))
         except BaseException:  # noqa: BLE001  # An error whose message raises, for example. Logging must not raise too.
-            return f"<{type(self._value).__name__} that cannot be shown>"
+            return f"<{name_of(self._value)} that cannot be shown>"
 
     def __repr__(self) -> str:
         return shown(self._value, LONGEST_TEXT)
+
+
+ExcInfo = tuple[type[BaseException], BaseException, TracebackType | None]
+
+
+def exc_info_of(error: BaseException) -> ExcInfo:
+    """The `exc_info` of a log record for an error of a user: `logging` asks an error itself for its truth value."""
+    return type(error), error, traceback_within(error)
 
 
 class UnprintableError(Exception):
@@ -70,14 +101,15 @@ def loggable(error: BaseException, longest: int = 10_000) -> BaseException:
     `logging` formats the error, its causes and its group. If that raises, `logging` prints the new error, whose context
     is the first error again. Then the call of the logger itself raises, and would end the loop that made it.
     """
-    if all(_is_printable(one, longest) for one in _with_causes(error)):
+    if all(is_safe(one) and _is_printable(one, longest) for one in _with_causes(error)):
         return error
     stand_in = UnprintableError(text_of(error, longest))
-    return stand_in.with_traceback(error.__traceback__)
+    return stand_in.with_traceback(traceback_within(error))
 
 
 def _is_printable(error: BaseException, longest: int) -> bool:
     try:
+        bool(error)  # As `traceback` does.
         notes = getattr(error, "__notes__", None) or []
         if type(notes) is not list:
             return False
@@ -100,6 +132,7 @@ def _with_causes(error: BaseException) -> Iterator[BaseException]:
             continue
         seen.add(id(one))
         yield one
+        # Read after the caller has found that its class is safe.
         left += [one.__cause__, one.__context__]
-        if isinstance(one, BaseExceptionGroup):
-            left += one.exceptions
+        if is_group(one):
+            left += cast("BaseExceptionGroup[BaseException]", one).exceptions

@@ -117,6 +117,7 @@ class SchedulerOptions(ClientOptions, total=False):
     retry_jitter: float
     store_tracebacks: bool
     redact_errors: Callable[[str], str] | None
+    full_tracebacks: bool
     retention: Retention | None
 
 
@@ -176,6 +177,7 @@ class HostOptions:
     max_backoff_delay: float = 86400.0
     retry_jitter: float = 0.25
     redact_errors: Callable[[str], str] | None = None
+    full_tracebacks: bool = False
 
     def __post_init__(self) -> None:
         check_instance_id(self.instance_id)
@@ -189,6 +191,7 @@ class HostOptions:
         check_number("max_backoff_delay", self.max_backoff_delay, above=0)
         check_number("retry_jitter", self.retry_jitter, at_least=0, at_most=1)
         check_redaction(self.redact_errors)
+        check_flag("full_tracebacks", self.full_tracebacks)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -219,6 +222,7 @@ class SchedulerConfig(ClientConfig, HostOptions):
         store_tracebacks: Whether the history of errors in a job (`errors`) has tracebacks.
         redact_errors: Called with each text of a handler's error before it is stored or logged: the reason, and the
             traceback if it is stored. What it returns is kept instead.
+        full_tracebacks: Tracebacks in logs, events and the history begin at the event loop, not at the handler.
         retention: Which ended jobs are deleted, see Retention; None keeps all.
     """
 

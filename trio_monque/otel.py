@@ -1,6 +1,6 @@
 """Tracing of jobs with OpenTelemetry: the trace of the caller in a job's meta, and a span for each run.
 
-It needs opentelemetry-api: `pip install "trio-monque[otel]"`. Nothing else of the package imports this file.
+It needs opentelemetry-api: `python -m pip install opentelemetry-api`. Nothing else of the package imports this file.
 
 A run may begin hours after its job was enqueued, and may be repeated. So its span is not a child of the caller's, whose
 trace would never end: it begins a trace of its own, with a link to the caller's span, as the semantic conventions for
@@ -11,10 +11,13 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Final
+from functools import partial
+from typing import Any, Final, TypeVar
 
+from .interruptions import is_interruption
 from .jobs.meta import LARGEST_META, MOST_ENTRIES, size_of
 from .jobs.verdicts import Snooze
+from .log import logger_of
 from .safe_text import text_of
 from .scheduler import CancelReason, RunningJob
 
@@ -24,10 +27,14 @@ except ModuleNotFoundError as error:
     if error.name is None or error.name.partition(".")[0] != "opentelemetry":
         raise
     raise ModuleNotFoundError(
-        'trio_monque.otel needs opentelemetry-api: pip install "trio-monque[otel]"', name="opentelemetry"
+        "trio_monque.otel needs opentelemetry-api: python -m pip install opentelemetry-api", name="opentelemetry"
     ) from None
 
 __all__ = ["trace_context", "tracing_middleware"]
+
+logger = logger_of("otel")
+
+T = TypeVar("T")
 
 MOST_REMEMBERED: Final = 1000
 
@@ -45,7 +52,8 @@ def trace_context(meta: Mapping[str, str] | None = None) -> dict[str, str]:
     """
     given = dict(meta or {})
     injected: dict[str, str] = {}
-    propagate.inject(injected)
+    # Also in handlers that enqueue: tracing must not fail them.
+    _contained(lambda: propagate.inject(injected))
     while injected and not _fits({**given, **injected}):
         del injected[max(injected, key=lambda name: len(injected[name]))]
     return {**given, **injected}
@@ -67,6 +75,8 @@ def tracing_middleware(*, tracer_provider: trace.TracerProvider | None = None) -
     cancelled because it took too long or lost its claim. A run that is cancelled otherwise, or snoozes, has no
     error status.
 
+    Errors of processors, samplers and exporters are logged. They change neither the run nor its end.
+
     Args:
         tracer_provider: Where the spans go; the global one by default.
     """
@@ -74,36 +84,61 @@ def tracing_middleware(*, tracer_provider: trace.TracerProvider | None = None) -
     failed = _FailedAttempts()
 
     async def tracing(job: RunningJob[Any, Any], run: Callable[[], Awaitable[Any]]) -> None:
-        extracted = propagate.extract(job.meta, context.Context())
-        enqueued_in = trace.get_current_span(extracted).get_span_context()
-        before = failed.pop(job.id, trace.INVALID_SPAN_CONTEXT)
-        span = tracer.start_span(
-            f"process {job.name}",
-            # Neither the caller's span is the parent, nor the one in which the scheduler was opened.
-            trace.set_span_in_context(trace.INVALID_SPAN, extracted),
-            kind=trace.SpanKind.CONSUMER,
-            links=[trace.Link(one) for one in (enqueued_in, before) if one.is_valid],
-            attributes={
-                "messaging.system": "trio_monque",
-                "messaging.operation.name": "process",
-                "messaging.operation.type": "process",
-                "messaging.destination.name": job.name,
-                "messaging.message.id": str(job.id),
-                "trio_monque.attempt": job.attempt,
-            },
-        )
-        token = context.attach(trace.set_span_in_context(span, extracted))
+        span = _contained(lambda: _start_span(tracer, job, failed.pop(job.id, trace.INVALID_SPAN_CONTEXT)))
+        if span is None:
+            await run()
+            return
+        token = _contained(lambda: context.attach(trace.set_span_in_context(span, _extracted(job))))
         try:
             await run()
         except BaseException as error:
-            _note_end(span, error, job.cancel_reason)
-            failed.remember(job.id, span.get_span_context())
+            _contained(partial(_note_end, span, error, job.cancel_reason))
+            _contained(lambda: failed.remember(job.id, span.get_span_context()))
             raise
         finally:
-            context.detach(token)
-            span.end()
+            if token is not None:
+                _contained(lambda: context.detach(token))
+            _contained(span.end)
 
     return tracing
+
+
+def _extracted(job: RunningJob[Any, Any]) -> context.Context:
+    return propagate.extract(job.meta, context.Context())
+
+
+def _start_span(tracer: trace.Tracer, job: RunningJob[Any, Any], before: trace.SpanContext) -> trace.Span:
+    extracted = _extracted(job)
+    enqueued_in = trace.get_current_span(extracted).get_span_context()
+    return tracer.start_span(
+        f"process {job.name}",
+        # Neither the caller's span is the parent, nor the one in which the scheduler was opened.
+        trace.set_span_in_context(trace.INVALID_SPAN, extracted),
+        kind=trace.SpanKind.CONSUMER,
+        links=[trace.Link(one) for one in (enqueued_in, before) if one.is_valid],
+        attributes={
+            "messaging.system": "trio_monque",
+            "messaging.operation.name": "process",
+            "messaging.operation.type": "process",
+            "messaging.destination.name": job.name,
+            "messaging.message.id": str(job.id),
+            "trio_monque.attempt": job.attempt,
+        },
+    )
+
+
+def _contained(call: Callable[[], T]) -> T | None:
+    """Call OpenTelemetry, where processors, samplers and exporters of others run; None if they raise.
+
+    Their error would fail a job whose handler has succeeded, and run it again.
+    """
+    try:
+        return call()
+    except BaseException as error:
+        if is_interruption(error):
+            raise
+        logger.warning("tracing failed; the job goes on without", exc_info=error)
+        return None
 
 
 class _FailedAttempts(OrderedDict[object, trace.SpanContext]):

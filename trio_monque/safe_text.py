@@ -152,8 +152,8 @@ _LOOKED_AT: Final = 4
 NO_MESSAGE: Final = "(its message cannot be shown)"
 
 
-def name_of(error: BaseException) -> str:
-    """The name of the error's class."""
+def name_of(error: object) -> str:
+    """The name of the class of an error, or of another value."""
     try:
         return plain(type(error).__name__, 200)
     except BaseException:  # noqa: BLE001  # A metaclass may raise anything.

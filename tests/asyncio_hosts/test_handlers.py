@@ -66,6 +66,7 @@ def test_what_loops_treat_specially_is_a_failed_attempt_with_its_own_error(db: D
     run(main)
     assert {name for name in OF_LOOPS if statuses(db, name) == ["failed"]} == set(OF_LOOPS)
     assert isinstance(heard["generator-exit"], GeneratorExit)
+    assert isinstance(heard["stop-iteration"], StopIteration)
     assert isinstance(heard["system-exit"], SystemExit)
     assert isinstance(heard["timeout"], TimeoutError)
     assert isinstance(heard["cancelled-in-nested-groups"].__cause__, BaseExceptionGroup)

@@ -16,7 +16,7 @@ from tests.asyncio_hosts.scenes import LONG, QUICK, only_document, statuses, unt
 from trio_monque import Discard, Monque, RunningJob, Snooze, Workers, open_scheduler
 from trio_monque.errors import ClaimLostError
 from trio_monque.events import JobFailed
-from trio_monque.jobs.verdicts import leaves_of
+from trio_monque.foreign_errors import leaves_of
 from trio_monque.store.types import Database
 
 _of_the_program: contextvars.ContextVar[str] = contextvars.ContextVar("of_the_program", default="none")

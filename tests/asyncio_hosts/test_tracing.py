@@ -11,10 +11,11 @@ from typing import Any
 
 import anyio
 import pytest
-from opentelemetry import baggage, context, trace
-from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry import baggage, context, propagate, trace
+from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.sdk.trace.sampling import Decision, Sampler, SamplingResult
 from opentelemetry.trace import SpanKind, StatusCode
 
 from tests.asyncio_hosts.conftest import Run
@@ -247,7 +248,7 @@ def test_tracing_says_what_to_install_where_opentelemetry_is_missing() -> None:
         "try:\n    import trio_monque.otel\nexcept ModuleNotFoundError as error:\n    print(error)"
     )
     printed = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert printed.stdout.strip() == 'trio_monque.otel needs opentelemetry-api: pip install "trio-monque[otel]"'
+    assert printed.stdout.strip() == "trio_monque.otel needs opentelemetry-api: python -m pip install opentelemetry-api"
 
 
 async def never(job: RunningJob[Any]) -> None:
@@ -263,3 +264,72 @@ def test_attempt_of_another_job_is_not_linked(exporter: InMemorySpanExporter) ->
 
     anyio.run(main, backend="trio")
     assert [span.links for span in exporter.get_finished_spans()] == [()] * 3
+
+
+class _Raising(SpanProcessor, Sampler):
+    """Raises in one of its methods."""
+
+    def __init__(self, method: str, error: BaseException) -> None:
+        self.calls = 0
+        setattr(self, method, self._raise)
+        self._error = error
+
+    def _raise(self, *arguments: Any, **options: Any) -> Any:
+        self.calls += 1
+        raise self._error
+
+    def should_sample(self, *arguments: Any, **options: Any) -> SamplingResult:
+        return SamplingResult(Decision.RECORD_AND_SAMPLE)
+
+    def get_description(self) -> str:
+        return "raises"
+
+
+@pytest.mark.parametrize("error", [RuntimeError("no collector"), SystemExit(3), GeneratorExit()], ids=repr)
+@pytest.mark.parametrize("method", ["on_start", "on_end", "should_sample"])
+@pytest.mark.parametrize("fails", [False, True], ids=["job that succeeds", "job that fails"])
+def test_error_of_a_processor_or_sampler_is_logged_and_does_not_change_the_end_of_a_job(
+    db: Database, run: Run, caplog: pytest.LogCaptureFixture, method: str, error: BaseException, fails: bool
+) -> None:
+    raising = _Raising(method, error)
+    provider = TracerProvider(sampler=raising)
+    provider.add_span_processor(raising)
+    workers = Workers(middleware=[tracing_middleware(tracer_provider=provider)])
+    ran: list[str] = []
+
+    @workers.register("async", max_attempts=1)
+    async def in_task(job: RunningJob[Any]) -> None:
+        ran.append(job.name)
+        if fails:
+            raise ValueError("of the job")
+
+    @workers.register("plain", max_attempts=1)
+    def in_thread(job: RunningJob[Any]) -> None:
+        ran.append(job.name)
+        if fails:
+            raise ValueError("of the job")
+
+    end = "failed" if fails else "completed"
+
+    async def main() -> None:
+        async with open_scheduler(db, workers, **QUICK) as scheduler:
+            for name in ("async", "plain"):
+                await scheduler.enqueue(name)
+            for name in ("async", "plain"):
+                await until(lambda name=name: statuses(db, name) == [end])  # type: ignore[misc]
+
+    run(main)
+    assert sorted(ran) == ["async", "plain"]
+    assert raising.calls == caplog.text.count("tracing failed; the job goes on without") == 2
+    assert not fails or {job["failReason"] for job in db["monque_jobs"].find()} == {"ValueError: of the job"}
+
+
+def test_error_of_a_propagator_does_not_fail_the_handler_that_enqueues(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def inject(_carrier: object) -> None:
+        raise SystemExit
+
+    monkeypatch.setattr(propagate, "inject", inject)
+    assert trace_context({"tenant": "acme"}) == {"tenant": "acme"}
+    assert "tracing failed" in caplog.text

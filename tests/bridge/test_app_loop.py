@@ -13,10 +13,12 @@ from typing import Any
 import anyio
 import pytest
 import trio
+import trio.testing
 
 from tests.bridge.support import AppRunner, Engine, open_engine, until
 from tests.support.internals import run_now
 from trio_monque.bridge.app_call import StrayCancelledError
+from trio_monque.bridge.app_loop import AppLoop
 from trio_monque.grace import Grace, grace_owner_of_task, using_grace
 
 COLOUR: ContextVar[str] = ContextVar("colour", default="none")
@@ -254,6 +256,84 @@ def test_call_that_is_cancelled_between_the_creation_of_its_task_and_the_first_s
             assert log == ["never began"]
 
     app.run(main)
+
+
+def test_call_that_is_left_behind_before_the_loop_takes_it_never_begins(app: AppRunner) -> None:
+    async def main() -> None:
+        async with open_engine() as engine:
+            log: list[str] = []
+            is_blocked, go_on = threading.Event(), threading.Event()
+
+            async def handler() -> None:
+                log.append("ran")
+
+            async def call() -> None:
+                try:
+                    await engine.app_loop.call(handler)
+                finally:
+                    log.append("resumed")
+
+            async def lost_call() -> None:
+                await trio.to_thread.run_sync(is_blocked.wait)
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(call)
+                    await trio.lowlevel.checkpoint()
+                    await trio.testing.wait_all_tasks_blocked()
+                    engine.app_loop.leave_calls_behind()
+                    nursery.cancel_scope.cancel()
+                go_on.set()
+
+            ended = asyncio.create_task(engine.in_runtime(lost_call))
+            await asyncio.sleep(0)
+            is_blocked.set()
+            assert go_on.wait(20)  # The loop stands still.
+            await ended
+            await asyncio.sleep(0)
+            assert await engine.call(_answer) == 42
+            assert log == ["resumed"]
+
+    app.run(main)
+
+
+def test_caller_that_is_cancelled_after_its_loop_was_closed_goes_on_at_once() -> None:
+    """Without the watch, which would find the closed loop too: the end of a run may have ended it."""
+    log: list[str] = []
+
+    async def make() -> AppLoop:
+        return AppLoop(lambda function: None, lambda: None)
+
+    async def handler() -> None:
+        log.append("began")
+        await asyncio.sleep(60)
+
+    async def call() -> None:
+        try:
+            await app_loop.call(handler)
+        finally:
+            log.append("resumed")
+
+    async def has_begun() -> None:
+        await until(lambda: log)
+
+    def run_until_it_has_begun_and_close() -> None:
+        loop.run_until_complete(has_begun())
+        loop.close()
+
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(call)
+            await trio.testing.wait_all_tasks_blocked()
+            await trio.to_thread.run_sync(run_until_it_has_begun_and_close)
+            nursery.cancel_scope.cancel()
+            with trio.CancelScope(shield=True):
+                await trio.testing.wait_all_tasks_blocked()
+            log.append("watch")
+            app_loop.lost()
+
+    loop = asyncio.new_event_loop()
+    app_loop = loop.run_until_complete(make())
+    trio.run(main)
+    assert log == ["began", "resumed", "watch"]
 
 
 def test_never_began_may_replace_the_cancellation(app: AppRunner) -> None:

@@ -6,6 +6,7 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
 from types import FrameType
 from typing import Any
@@ -145,6 +146,20 @@ def test_each_of_two_posts_to_a_closed_mailbox_raises_at_whatever_line_the_secon
         if not before_line.is_reached:
             assert line > 4
             return
+    raise AssertionError("the post never ended")
+
+
+def test_post_after_the_end_raises_at_whatever_line_of_an_earlier_post_the_end_came() -> None:
+    """The earlier post raises the flag again, and the loop still takes its wake-up: it makes its last turn."""
+    for line in range(40):
+        mailbox = Mailbox(Loop().wake)
+        with BeforeLine(line, mailbox.close) as before_line, suppress(RuntimeError):
+            mailbox.post(list)
+        if not before_line.is_reached:
+            assert line > 4
+            return
+        with pytest.raises(RuntimeError, match="ended"):
+            mailbox.post(list)
     raise AssertionError("the post never ended")
 
 

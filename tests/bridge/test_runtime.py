@@ -286,6 +286,25 @@ def test_mirrored_scope_is_cancelled_with_the_one_in_the_runtime(app: AppRunner)
     app.run(main)
 
 
+def test_mirrored_scope_ends_at_once_if_the_runtime_starts_nothing_more(
+    app: AppRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The runtime ends between the post and its delivery. Otherwise the block would go on without it."""
+
+    def has_ended(self: Runtime, function: Callable[[], Any]) -> None:
+        raise RuntimeError("Nursery is closed to new arrivals")
+
+    async def main() -> None:
+        async with open_engine() as engine:
+            with monkeypatch.context() as patch:
+                patch.setattr(Runtime, "start_service", has_ended)
+                with mirrored_scope(engine.runtime, _entering(trio.CancelScope())) as scope:
+                    await asyncio.sleep(60)
+            assert scope.cancelled_caught
+
+    app.run(main)
+
+
 def test_mirrored_scope_is_left_with_its_block_and_cancels_nothing_later(app: AppRunner) -> None:
     async def main() -> None:
         async with open_engine() as engine:

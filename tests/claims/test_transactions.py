@@ -5,13 +5,21 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+import pymongo
 import pytest
 import trio
+from pymongo.errors import PyMongoError
 from trio.testing import MockClock
 
 from tests.support.documents import fill, lock_of, take_away
 from trio_monque import Claim, open_claims, run_claims
-from trio_monque.errors import ClaimLostError, InvalidOptionError, InvalidUpdateError, MonqueError
+from trio_monque.errors import (
+    ClaimLostError,
+    InvalidOptionError,
+    InvalidUpdateError,
+    MonqueError,
+    TransactionTimeoutError,
+)
 from trio_monque.store.types import ClientSession, Collection, Database
 from trio_monque.threads import call_on_run
 
@@ -156,3 +164,57 @@ async def test_neighbours_of_one_cycle_keep_their_locks_and_so_does_a_transactio
     report = await run_claims(things, WANTED, handle, wait=False, concurrency=5)
     assert (report.finished, report.lost, reasons) == (5, 0, [None] * 5)
     assert effects.count_documents({}) == 1
+
+
+async def test_function_that_takes_too_long_is_a_failed_attempt_of_its_document(
+    things: Collection, effects: Collection, autojump_clock: MockClock
+) -> None:
+    fill(things, 1)
+    most = now = 0
+    told: list[BaseException] = []
+
+    async def handle(claim: Claim[Any]) -> None:
+        def slow(session: ClientSession) -> None:
+            nonlocal most, now
+            note(effects, claim.id, session)
+            now += 1
+            most = max(most, now)
+            call_on_run(trio.sleep, 300)  # Cannot be stopped, as code cannot.
+            now -= 1
+
+        try:
+            await claim.transaction(slow, DONE)
+        except TransactionTimeoutError as error:
+            told.append(error)
+            raise
+
+    report = await run_claims(things, WANTED, handle, wait=False, max_attempts=2)
+    assert (report.finished, report.lost, len(told), most) == (0, 0, 2, 1)
+    assert "of document 0" in str(told[0])
+    assert effects.count_documents({}) == 0
+
+
+async def test_steady_updates_of_its_document_do_not_keep_a_transaction_from_its_commit(
+    things: Collection, effects: Collection, autojump_clock: MockClock
+) -> None:
+    fill(things, 1)
+    changed: list[bool] = []
+
+    async def handle(claim: Claim[Any]) -> None:
+        def disturbed(session: ClientSession) -> None:
+            note(effects, claim.id, session)
+            if len(changed) == 5:
+                return
+            try:
+                with pymongo.timeout(0.3):
+                    things.update_one({"_id": claim.id}, {"$inc": {"seen": 1}})
+            except PyMongoError:
+                changed.append(False)
+            else:
+                changed.append(True)
+
+        await claim.transaction(disturbed, DONE)
+
+    report = await run_claims(things, WANTED, handle, wait=False)
+    # The second call has locked the document first.
+    assert (report.finished, changed, effects.count_documents({})) == (1, [True, False], 1)

@@ -17,6 +17,7 @@ from tests.support.programs import fenced_blocks, uri_of_database
 from trio_monque import Monque
 from trio_monque.cli import exit_statuses, main
 from trio_monque.cli.claims.commands import claims
+from trio_monque.cli.lazy_commands import CommandEntry
 from trio_monque.cli.program import PROGRAM, program
 from trio_monque.cli.run import command
 from trio_monque.cli.run.scheduler_options import OFFERED, scheduler_options, spelled
@@ -42,8 +43,8 @@ def test_each_command_has_examples() -> None:
 
 def epilogs(of: click.Command, line: str) -> Iterator[tuple[str, str]]:
     if isinstance(of, click.Group):
-        for name, one in of.commands.items():
-            yield from epilogs(one, f"{line} {name}")
+        for name in of.commands:
+            yield from epilogs(command_of(of, name), f"{line} {name}")
     else:
         yield line, of.epilog or ""
 
@@ -51,8 +52,22 @@ def epilogs(of: click.Command, line: str) -> Iterator[tuple[str, str]]:
 def command_lines(of: click.Command, line: str) -> Iterator[str]:
     yield line
     if isinstance(of, click.Group):
-        for name, one in of.commands.items():
-            yield from command_lines(one, f"{line} {name}")
+        for name in of.commands:
+            yield from command_lines(command_of(of, name), f"{line} {name}")
+
+
+def command_of(group: click.Group, name: str) -> click.Command:
+    """The command itself: its module is imported only for this."""
+    _, found, _ = group.resolve_command(click.Context(group), [name])
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("name", list(program.commands))
+def test_help_of_the_group_says_what_the_command_itself_says(name: str) -> None:
+    said, command = program.commands[name].get_short_help_str(200), command_of(program, name)
+    assert (command.name, command.get_short_help_str(200)) == (name, said)
+    assert not isinstance(command, CommandEntry)
 
 
 def test_page_has_every_exit_status() -> None:
@@ -87,6 +102,7 @@ GIVEN: dict[str, object] = {
     "max_backoff_delay": 11.5,
     "retry_jitter": 0.125,
     "store_tracebacks": False,
+    "full_tracebacks": True,
     "skip_index_creation": True,
 }
 

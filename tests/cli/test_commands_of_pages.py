@@ -40,7 +40,7 @@ def found_command(words: Sequence[str]) -> tuple[click.Command, list[str]]:
     command: click.Command = program
     rest = list(words)
     while isinstance(command, click.Group) and rest:
-        found = command.get_command(click.Context(command, info_name=PROGRAM), rest.pop(0))
+        _, found, rest = command.resolve_command(click.Context(command, info_name=PROGRAM), rest)
         assert found is not None, f"there is no command {' '.join(words)}"
         command = found
     return command, rest

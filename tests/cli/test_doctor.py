@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import json
 import re
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -19,9 +21,12 @@ from tests.support.programs import uri_of_database
 from tests.support.standalone import restricted_server, standalone_server
 from tests.support.store import claim_due, handle, insert, stamp
 from trio_monque import Monque, clock
+from trio_monque.cli.doctor.examination import Examination
 from trio_monque.cli.program import run_program
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.store import indexes
+from trio_monque.store.diagnosis import backlog
+from trio_monque.store.diagnosis import jobs as of_jobs
 from trio_monque.store.types import Database
 
 from .doctor_support import Doctor, enter, now
@@ -53,7 +58,7 @@ def test_text_has_the_worst_first_and_the_numbers_last(
     assert run_program(["doctor", "--uri", doctor.uri]) == 1
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "problem: The index trio_monque_created is missing."
-    assert lines[1].startswith("  Start a worker, or call")
+    assert lines[1].startswith("  Run `trio-monque indexes --create`")
     assert [line.partition(":")[0] for line in lines if ": " in line and not line.startswith(" ")][:-1] == [
         "problem",
         "problem",
@@ -150,11 +155,15 @@ def test_poison_and_failing_jobs(doctor: Doctor, db: Database) -> None:
         jobs.update_one({"_id": job_id}, {"$set": {"updatedAt": now(), **fields}})
     found = doctor.looks()
     assert set(found.sentences("poison-job")) == {
-        f"Job {killer} of the name 'render' (pending) may kill its process: 2 claims on it in a row died.",
-        f"Job {given_up} of the name 'render' (failed) may kill its process: 4 claims on it in a row died.",
+        f"Jobs of the name 'render' ({status}) that may kill their process: 1. Claims on one of them died {deaths} "
+        f"times in a row (for example job {job_id})."
+        for status, deaths, job_id in (("pending", 2, killer), ("failed", 4, given_up))
     }
     assert found.sentences("failing-job") == [
-        f"Job {failing} of the name 'render' (pending) has failed 7 times in a row, last with: ValueError: no\\nimage"
+        (
+            "Jobs of the name 'render' that failed 5 times in a row or more, and will be tried again: 1, one of them "
+            f"(job {failing}) with: ValueError: no\\nimage"
+        )
     ]
     assert found.sentences("rescued-jobs") == [
         "Jobs taken from dead instances within the last day that have not completed since: 3."
@@ -183,10 +192,13 @@ def test_oversized_document(doctor: Doctor, db: Database) -> None:
     full, nearly = put_full(db["monque_jobs"], 0), put_full(db["monque_jobs"], 10_000)
     found = doctor.looks()
     assert found.sentences("oversized-document") == [
-        f"Job {full} of the name 'greet' has 16,777,216 bytes, and leaves no room for a claim: it never runs."
+        f"Jobs of the name 'greet' without room for a claim, which never run: 1. Job {full} has 16,777,216 bytes."
     ]
     assert found.sentences("nearly-full-document") == [
-        f"Job {nearly} of the name 'greet' has 16,767,216 of 16,777,216 bytes: its result or its errors may not fit."
+        (
+            "Jobs of the name 'greet' whose result or errors may not fit: 1. "
+            f"Job {nearly} has 16,767,216 of 16,777,216 bytes."
+        )
     ]
 
 
@@ -262,7 +274,7 @@ def test_jobs_that_still_owe_a_follow_up(doctor: Doctor, db: Database) -> None:
     assert doctor.looks().sentences("owed-follow-ups") == [], "no scheduler with a `then` has made the index"
     indexes.ensure(handle(db), also=[indexes.FOLLOW_UPS])
     found = doctor.looks()
-    assert found.kinds == ["owed-follow-ups"]
+    assert set(found.kinds) == {"owed-follow-ups", "failed-jobs"}
     (sentence,) = found.sentences("owed-follow-ups")
     assert sentence.startswith(
         "Jobs of the name 'pack' that have ended and still owe a follow-up: 2, the oldest for 54"
@@ -295,14 +307,22 @@ def test_schedules_that_cannot_be_understood(doctor: Doctor, db: Database) -> No
     enter(db, "worker-1", "daily", "node")
     daily = Monque(db).sync.schedule("@daily", "daily", unique_key="d")
     Monque(db).sync.schedule("@hourly", "daily", unique_key="e")
-    db["monque_jobs"].update_one({"_id": daily.id}, {"$set": {"timezone": "Mars/Olympus"}})
+    hourly = Monque(db).sync.get_job_by_key("daily", "e")
+    assert hourly is not None
+    db["monque_jobs"].update_one({"_id": daily.id}, {"$set": {"timezone": "Mars, Olympus"}})
+    db["monque_jobs"].update_one({"_id": hourly.id}, {"$set": {"timezone": "Mars/Olympus"}})
     node = NodePeer(db["monque_jobs"]).enqueue(
         "node", repeatInterval="0 0 9 * * *", nextRunAt=now() + timedelta(hours=1)
     )
-    first, second = sorted(doctor.looks().sentences("bad-schedule"), key=lambda one: "Mars" not in one)
+    found = doctor.looks()
+    first, second = sorted(found.sentences("bad-schedule"), key=lambda one: "Mars" not in one)
     assert str(daily.id) in first
-    assert "'Mars/Olympus' is unknown" in first
+    assert "'Mars, Olympus' is unknown" in first
     assert str(node) in second
+    # It may be a zone of a newer database: another machine may know it.
+    (elsewhere,) = found.sentences("unknown-time-zone")
+    assert str(hourly.id) in elsewhere
+    assert "this machine does not know its time zone 'Mars/Olympus'" in elsewhere
 
 
 def test_backlog_and_paused_name(doctor: Doctor, db: Database) -> None:
@@ -341,7 +361,9 @@ def test_broken_documents(doctor: Doctor, db: Database) -> None:
     unknown_status = broken.pop()
 
     def named(*arguments: str) -> set[str]:
-        return {sentence.split("'")[1] for sentence in doctor.looks(*arguments).sentences("broken-document")}
+        found = [one["fields"] for one in doctor.looks(*arguments).findings if one["kind"] == "broken-document"]
+        assert {one["count"] for one in found} == {1}
+        return {one["document"].split("'")[1] for one in found}
 
     assert named() == {str(one["_id"]) for one in broken}
     assert named("--all-documents") == {str(one["_id"]) for one in (*broken, unknown_status)}
@@ -352,3 +374,97 @@ def test_user_with_few_rights_gets_what_can_be_answered(capsys: pytest.CaptureFi
         found = Doctor(uri, capsys).looks()
     assert "standalone-server" in found.kinds
     assert "not authorized" in found.sentences("no-change-stream")[0]
+
+
+# --- Many of one kind ---
+
+
+def put_jobs(db: Database, number: int, **fields: Any) -> list[ObjectId]:
+    """Insert jobs that were due an hour ago, and changed a moment ago."""
+    ago = now() - timedelta(hours=1)
+    job = {"name": "send", "data": None, "status": "pending", "failCount": 0, "createdAt": ago, "nextRunAt": ago}
+    return db["monque_jobs"].insert_many([{**job, "updatedAt": now(), **fields} for _ in range(number)]).inserted_ids
+
+
+def test_failures_with_one_cause_are_one_finding_with_a_count(doctor: Doctor, db: Database) -> None:
+    enter(db, "worker-1", "send", "it's odd")
+    for one in range(40):
+        put_jobs(db, 1, status="failed", failReason=f"ValueError: order {one} is gone", failCount=1)
+        put_jobs(db, 1, failReason=f"OSError: no route to 10.0.0.{one}", failCount=6, nextRunAt=now())
+    put_jobs(db, 2, status="failed", failReason="KeyError: 'total'", failCount=9)
+    put_jobs(db, 1, status="failed", failReason="KeyError: 'total'", name="it's odd")
+    put_jobs(db, 1, status="failed", failReason="long ago", updatedAt=now() - timedelta(days=2))
+    found = [one for one in doctor.looks().findings if one["kind"] in ("failed-jobs", "failing-job")]
+    counts = [(one["kind"], one["fields"]["name"], one["fields"]["count"]) for one in found]
+    assert sorted(counts) == [
+        ("failed-jobs", "it's odd", 1),
+        ("failed-jobs", "send", 2),
+        ("failed-jobs", "send", 40),
+        ("failing-job", "send", 40),
+    ]
+    assert {one["fields"]["is_capped"] for one in found} == {False}
+    advice = next(one["advice"] for one in found if one["fields"]["name"] == "it's odd")
+    assert "`trio-monque retry --name 'it'\"'\"'s odd' --status failed`" in advice
+
+
+def test_broken_document_hides_no_backlog(doctor: Doctor, db: Database) -> None:
+    enter(db, "worker-1", "send")
+    put_jobs(db, 3)
+    for wrong in (None, "tomorrow", 5):
+        put_jobs(db, 2, nextRunAt=wrong)
+    found = doctor.looks()
+    (sentence,) = found.sentences("backlog")
+    assert sentence.startswith("Due jobs of the name 'send': 3, the oldest for 3")
+    assert sum(one["fields"]["count"] for one in found.findings if one["kind"] == "broken-document") == 6
+
+
+def test_capped_number_is_a_lower_bound_everywhere(
+    doctor: Doctor, db: Database, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(backlog, "MOST_COUNTED", 20)
+    monkeypatch.setattr(of_jobs, "MOST_READ", 4)
+    put_jobs(db, 15)
+    put_jobs(db, 3, name="report")
+    put_jobs(db, 6, name="report", status="failed", failReason="x")
+    found = doctor.looks()
+    assert found.sentences("no-instance") == ["No instance is alive, so no job runs. Pending jobs: 13+."]
+    fields = {one["kind"]: one["fields"] for one in found.findings}
+    assert fields["no-instance"] == {"pending": 13, "is_capped": True}
+    assert (fields["failed-jobs"]["count"], fields["failed-jobs"]["is_capped"]) == (4, True)
+    run_program(["doctor", "--uri", doctor.uri, "--json"])
+    pending = {one["name"]: one for one in json.loads(capsys.readouterr().out)["pending"]}
+    assert [(one["pending"], one["due"], one["is_capped"]) for one in pending.values()] == [
+        (3, 3, False),
+        (10, 10, True),
+    ]
+
+
+def test_one_name_only(doctor: Doctor, db: Database, capsys: pytest.CaptureFixture[str]) -> None:
+    enter(db, "worker-1", "send")
+    put_jobs(db, 2)
+    put_jobs(db, 2, status="failed", failReason="x")
+    put_jobs(db, 1, nextRunAt=None)
+    put_jobs(db, 2, name="other", status="failed", failReason="x")
+    put_jobs(db, 1, name="other", nextRunAt=None)
+    put_jobs(db, 1, name="other")
+    found = doctor.looks("send")
+    assert sorted(found.kinds) == ["backlog", "broken-document", "failed-jobs"]
+    assert "unknown-name" in doctor.looks().kinds
+    assert {one["fields"]["count"] for one in found.findings if "count" in one["fields"]} == {1, 2}
+    assert doctor.looks("send", "--all-documents").kinds.count("broken-document") == 1
+    assert doctor.looks("sned").sentences("no-such-name") == [
+        "No job has the name 'sned', and no live instance runs it; one runs 'send'."
+    ]
+
+
+def test_questions_are_asked_until_the_time_is_up(capsys: pytest.CaptureFixture[str]) -> None:
+    with refusing_server() as server, server.client() as client:
+        indexes.ensure(handle(client["x"]))
+        doctor = Doctor(f"{uri_of_database(server.uri, 'x')}&appname={server.app}", capsys)
+        with server.refusing(50, ["aggregate"]):
+            assert doctor.looks().kinds.count("unanswered") > 3
+            seconds = itertools.count()  # One for each question.
+            examination = Examination(doctor.uri, client["x"], "monque_jobs", clock=lambda: next(seconds) * 3.0)
+            unanswered = examination.facts().unanswered
+    assert unanswered.count("further questions were not asked, as 30 s were over") == 1
+    assert 1 < len(unanswered) <= 10

@@ -12,9 +12,10 @@ import pytest
 import trio
 from bson import Decimal128, ObjectId
 
-from tests.support.store import PAST, handle, insert
+from tests.support.store import PAST, claim_due, handle, insert, stamp
 from trio_monque import Monque, RunningJob, Workers, open_scheduler
 from trio_monque.embedded import EmbeddedServer
+from trio_monque.store.diagnosis import jobs as of_jobs
 from trio_monque.store.job_json import value_as_json, value_from_json
 from trio_monque.store.types import Collection, Database
 
@@ -328,3 +329,55 @@ async def test_commands_beside_a_scheduler_that_runs_a_job(command: Command, db:
             "id"
         ] == str(job.id)
         may_end.set()
+
+
+# --- Failures, holders and documents that are not jobs ---
+
+
+def test_failures_are_grouped_by_their_error(
+    command: Command, monque: Monque, jobs: Collection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = [monque.sync.enqueue("mail").id for _ in range(4)]
+    first = now() - timedelta(minutes=5)
+    for place, job_id in enumerate(ids[:3]):
+        at = first + timedelta(minutes=place)
+        fail(jobs, job_id, f"ValueError: order {place} of 65f1c0ffee0123456789abc{place} is gone", updatedAt=at)
+    fail(jobs, ids[3], "OSError: no route")
+    found = command("errors", "--json").json
+    assert [(one["error"], one["count"]) for one in found["errors"]] == [
+        ("ValueError: order … of … is gone", 3),
+        ("OSError: no route", 1),
+    ]
+    assert (found["errors"][0]["example"], found["is_capped"]) == (str(ids[2]), False)
+    assert found["errors"][0]["first"] < found["errors"][0]["last"]
+    assert command("errors", "--name", "other", "--json").json["errors"] == []
+    monkeypatch.setattr(of_jobs, "MOST_READ", 2)
+    capped = command("errors")
+    assert {line.split()[2] for line in capped.lines[1:]} == {"1+"}
+
+
+def test_held_jobs_are_counted_although_no_heartbeat_came(command: Command, monque: Monque, db: Database) -> None:
+    enter(db, "worker-1", "mail")
+    enter(db, "worker-2", "mail")
+    for _ in range(3):
+        monque.sync.enqueue("mail")
+    claim_due(handle(db), {"mail": 3}, stamp("worker-1", now()), now() + timedelta(seconds=5))
+    numbers = {one["id"]: one["held"] for one in command("instances", "--json").json["instances"]}
+    assert numbers == {"worker-1": 3, "worker-2": 0}
+
+
+@pytest.mark.parametrize(
+    ("written", "document_id"),
+    [
+        ("65f1c0ffee0123456789abcd", ObjectId("65f1c0ffee0123456789abcd")),
+        ("order-17", "order-17"),
+        ("17", 17),
+        ('{"a": 1}', {"a": 1}),
+        ("null", None),
+    ],
+)
+def test_raw_document_of_any_id_is_shown(command: Command, jobs: Collection, written: str, document_id: object) -> None:
+    jobs.insert_one({"_id": document_id, "name": 3, "nextRunAt": "tomorrow"})
+    shown = command("show", "--raw", written)
+    assert (shown.status, shown.json["nextRunAt"], shown.json["name"]) == (0, "tomorrow", 3)
+    assert command("show", "--raw", "nothing").status == 1

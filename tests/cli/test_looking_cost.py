@@ -33,6 +33,8 @@ MOST_KEYS: Final = len(NAMES) * (sum(MOST_COUNTED.values()) + 10)
 
 STATUSES: Final = (*[str(one) for one in JobStatus if one is not JobStatus.PROCESSING], "pending")
 
+MARK: Final = ObjectId()
+
 LISTS: Final = [
     ["jobs"],
     ["jobs", "--name", "mail"],
@@ -45,6 +47,9 @@ LISTS: Final = [
     ["jobs", "--newer-than", "100d"],
     *(["jobs", "--name", "rare", "--sort", sign + order] for order in ("id", "updated_at") for sign in ("", "-")),
     ["instances"],
+    ["errors"],
+    ["errors", "--name", "mail"],
+    ["show", "--raw", str(MARK)],
     ["indexes"],
 ]
 
@@ -73,7 +78,7 @@ def documents(last: ObjectId) -> Iterator[dict[str, Any]]:
 def test_each_command_reads_a_bounded_number_of_documents_along_an_index(
     mongod: EmbeddedServer, db: Database, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    last = ObjectId()
+    last = MARK
     insert_all(db["monque_jobs"], documents(last))
     indexes.ensure(handle(db, operation_timeout=300.0))
     enter(db, "worker-1", *NAMES)

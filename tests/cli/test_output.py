@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.programs import uri_of_database
 from trio_monque import Monque
-from trio_monque.cli.output import cell, counted, duration, print_records, since
+from trio_monque.cli.output import cell, counted, duration, fitted, print_records, since
 from trio_monque.cli.parameters import moment_in, seconds_in
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.store.types import Database
@@ -45,6 +45,13 @@ def test_columns_without_a_terminal_have_whole_values(capsys: pytest.CaptureFixt
 )
 def test_lengths_of_time_have_two_units(seconds: float, text: str) -> None:
     assert duration(seconds) == text
+
+
+def test_last_column_is_cut_first_and_the_kept_ones_last() -> None:
+    widths, least = [24, 10, 9, 20, 8, 8, 300], [2, 4, 6, 3, 7, 8, 7]
+    assert fitted(widths, least, 400, 3) == widths
+    assert fitted(widths, least, 120, 3) == [24, 10, 9, 20, 8, 8, 29]
+    assert fitted(widths, least, 80, 3) == [24, 10, 9, 3, 7, 8, 7]
 
 
 def test_cells() -> None:

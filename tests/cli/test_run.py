@@ -112,3 +112,57 @@ def test_signal_while_resources_close_ends_that_in_order(
         status, errors = worker.wait_ended()
     assert (status, worker.lines) == (130, ["closing", "closed"])
     assert "Traceback" not in errors
+
+
+DECLARING = """
+import asyncio
+from contextlib import asynccontextmanager
+
+from trio_monque import Workers
+
+on_asyncio, on_trio = Workers(loop="asyncio"), Workers(loop="trio")
+
+
+@on_asyncio.register("native")
+async def native(job):
+    await asyncio.sleep(0)
+    job.scheduler.drain()
+
+
+@on_trio.register("other")
+async def other(job):
+    pass
+
+
+async def late():
+    return on_asyncio
+"""
+
+
+def test_loop_that_the_workers_declare_is_used_without_an_option(folder: Path, uri: str, db: Database) -> None:
+    (folder / "declaring.py").write_text(DECLARING, encoding="utf-8")
+    Monque(db).sync.enqueue("native")
+    with run_process(folder, "declaring:on_asyncio", "shop:made", "--except", "swallow", "--uri", uri) as worker:
+        status, _ = worker.wait_ended()
+    assert (status, statuses(db, "native")) == (0, ["completed"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["declaring:on_asyncio", "--loop", "trio"], "--loop asyncio"),
+        (["declaring:late"], "--loop asyncio"),
+        (["declaring:on_trio", "--loop", "asyncio"], "--loop trio"),
+        (["declaring:on_trio", "declaring:on_asyncio"], "processes of their own"),
+    ],
+    ids=["another option", "known too late", "declares trio", "two"],
+)
+def test_worker_does_not_start_on_a_loop_that_its_handlers_do_not_run_on(
+    folder: Path, uri: str, arguments: list[str], said: str
+) -> None:
+    (folder / "declaring.py").write_text(DECLARING, encoding="utf-8")
+    with run_process(folder, *arguments, "--uri", uri) as worker:
+        status, errors = worker.wait_ended()
+    assert status == 2
+    assert len(errors.splitlines()) == 1
+    assert said in errors

@@ -6,10 +6,12 @@ import json
 import logging
 import math
 import re
+import select
 import signal
 import socket
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,7 @@ import pytest
 from tests.support.programs import uri_of_database
 from trio_monque import Health, Monque
 from trio_monque.cli import main
+from trio_monque.cli.run import http_server
 from trio_monque.cli.run.health import LIVE_WITHIN, ProcessReport, health_pages, report_of_processes, report_of_worker
 from trio_monque.cli.run.http_server import Address, AddressType, served
 from trio_monque.embedded import EmbeddedServer
@@ -162,6 +165,73 @@ def test_client_that_sends_nothing_does_not_delay_others(
             left.sendall(b"nonsense\r\n\r\n")
             assert ask(f"{url}/readyz")[0] == 503
     assert capsys.readouterr() == ("", "")
+
+
+def test_hundreds_of_silent_clients_hold_few_threads_and_do_not_keep_others_out(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with health_served(caplog) as url, ExitStack() as clients:
+        port = int(url.rpartition(":")[2])
+        for _ in range(500):
+            clients.enter_context(socket.create_connection(("127.0.0.1", port)))
+        assert ask(f"{url}/readyz")[0] == 503
+        # All that came before the question have been accepted: it had to wait for them.
+        serving = [one for one in threading.enumerate() if "process_request_thread" in one.name]
+        assert 1 <= len(serving) <= http_server.MOST_CONNECTIONS
+
+
+def test_clients_wait_in_the_kernel_while_the_server_accepts_none(caplog: pytest.LogCaptureFixture) -> None:
+    """Connections beyond the backlog are dropped by the kernel, and tried again by the client after a second."""
+    with http_server.PagesServer({}, Address("127.0.0.1", 0)) as server, ExitStack() as clients:
+        for _ in range(200):  # Nothing serves: each of these waits in the backlog.
+            client = clients.enter_context(socket.socket())
+            client.setblocking(False)
+            client.connect_ex(("127.0.0.1", server.server_port))
+            assert select.select([], [client], [], 10)[1], "the backlog is full"
+
+
+def test_byte_now_and_then_does_not_extend_the_time_of_a_request(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http_server, "RECEIVED_WITHIN", 0.3)
+    with health_served(caplog) as url:
+        with socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2]))) as client:
+            client.settimeout(0.05)
+            for _ in range(400):
+                try:
+                    client.sendall(b"G")
+                    if client.recv(1) == b"":
+                        break
+                except TimeoutError:
+                    continue
+                except ConnectionError:
+                    break
+            else:
+                pytest.fail("the connection was kept")
+        assert ask(f"{url}/readyz")[0] == 503
+
+
+def test_client_that_finds_all_threads_busy_gets_an_answer_at_once(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http_server, "MOST_CONNECTIONS", 1)
+    caplog.set_level(logging.INFO, "trio_monque.cli")
+    began, goes_on = threading.Event(), threading.Event()
+
+    def slow() -> http_server.Page:
+        began.set()
+        goes_on.wait(60)
+        return http_server.Page("200 OK", "text/plain", "slow")
+
+    with served({"/slow": http_server.page_of(slow)}, Address("127.0.0.1", 0), "--metrics"):
+        (url,) = re.findall(r"http://\S+", caplog.messages[-1])
+        with socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2]))) as first:
+            first.sendall(b"GET /slow HTTP/1.0\r\n\r\n")
+            assert began.wait(60)
+            with socket.create_connection(first.getpeername()) as second:
+                assert second.recv(1000).startswith(b"HTTP/1.0 503 ")
+            goes_on.set()
+            assert b"".join(iter(lambda: first.recv(1000), b"")).endswith(b"slow")
 
 
 def test_report_of_a_worker() -> None:

@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from threading import Barrier
 from typing import Any
 
 import pytest
+from bson import ObjectId
 from pymongo import MongoClient
 
+from tests.support.interception import Recorder
 from tests.support.lossy_proxy import Loss, LossyProxy, lossy_proxy
 from tests.support.store import PAST, claim_due, handle
 from trio_monque import Monque, NewJob, RunningJob, Workers
 from trio_monque.errors import InvalidOptionError, InvalidPayloadError, MonqueConnectionError
 from trio_monque.jobs import Enqueued, transitions
+from trio_monque.jobs.job import deaths_of
+from trio_monque.jobs.new_job import Draft
+from trio_monque.jobs.stored_value_limits import check_payload
 from trio_monque.store import settling
+from trio_monque.store.indexes import IndexesGoneError
+from trio_monque.store.job_collection import JobCollection
+from trio_monque.store.replacing import Replacement, replace_or_insert
 from trio_monque.store.types import Collection, Database
 from trio_monque.testing import SchedulerOpener, advance, drain
 
@@ -49,14 +58,29 @@ def test_outcome_of_a_call_that_keeps(db: Database) -> None:
     assert monque.sync.enqueue("greet", 4, **REPLACE).data == 4
 
 
-def test_replaced_job_has_all_its_attempts_again_and_nothing_of_the_old_data(db: Database, jobs: Collection) -> None:
+def test_replaced_job_keeps_its_failures_and_deaths_and_nothing_else_of_the_old_data(
+    db: Database, jobs: Collection
+) -> None:
     monque = Monque(db)
     job = monque.sync.enqueue("greet", 1, unique_key="k")
-    jobs.update_one({}, {"$set": {"failCount": 4, "failReason": "no", "rescues": 2, "saved": {"at": 9}, "rev": 5}})
-    replaced = replace(monque, 2).job
+    ran = {"failCount": 4, "failReason": "no", "rescues": 2, "resumesAt": job.next_run_at}
+    jobs.update_one({}, {"$set": {**ran, "saved": {"at": 9}, "rev": 5}})
+    replaced = replace(monque, 2, delay=60).job
     left = (replaced.fail_count, replaced.fail_reason, replaced.rescues, replaced.saved, replaced.rev)
-    assert left == (0, None, 0, None, 6)
+    assert left == (4, "no", 2, None, 6)
+    assert replaced.next_run_at != job.next_run_at
+    assert deaths_of(replaced) == 2
     assert replaced.created_at == job.created_at
+
+
+def test_deaths_that_do_not_count_any_more_do_not_count_again_after_a_replacement(
+    db: Database, jobs: Collection
+) -> None:
+    monque = Monque(db)
+    job = monque.sync.enqueue("greet", 1, unique_key="k")
+    # Node has failed it since its last rescue: the due date is another one.
+    jobs.update_one({}, {"$set": {"rescues": 2, "resumesAt": job.next_run_at - timedelta(minutes=1)}})
+    assert deaths_of(replace(monque, 2).job) == 0
 
 
 def test_document_of_a_created_job_has_the_fields_of_any_other(db: Database, jobs: Collection) -> None:
@@ -278,3 +302,46 @@ def test_two_lost_answers_raise_an_error_with_unknown_outcome(far: Monque, proxy
     with pytest.raises(MonqueConnectionError) as caught:
         replace(far, 2)
     assert caught.value.unknown_outcome
+
+
+# --- The statement, as the store sends it ---
+
+
+def replacement(jobs: JobCollection, data: Any) -> Replacement:
+    new = NewJob(name="greet", data=data, unique_key="k")
+    draft = Draft(ObjectId(), new, check_payload(new.data, None, jobs.codec.callers))
+    return Replacement(draft.at(PAST), draft.payload)
+
+
+def test_replacement_without_the_index_of_keys_writes_nothing_and_names_the_cause(db: Database) -> None:
+    # It had its indexes, until another program has dropped them.
+    store = dataclasses.replace(handle(db), has_indexes=True)
+    store.collection.insert_one({"_id": "the collection exists"})
+    with pytest.raises(IndexesGoneError, match="has lost its indexes"):
+        replace_or_insert(store, replacement(store, 1))
+    assert store.collection.count_documents({}) == 1
+
+
+def test_replacement_that_is_sent_again_after_its_job_has_ended_is_that_job(db: Database) -> None:
+    replace(Monque(db), 0)  # Makes the indexes.
+    store = handle(db)
+    store.collection.delete_many({})
+    sent = replacement(store, 1)
+    assert replace_or_insert(store, sent).outcome == "created"
+    store.collection.update_one({}, {"$set": {"status": "completed"}})
+    again = replace_or_insert(store, sent)
+    assert (again.outcome, again.job.id, again.job.status) == ("created", sent.job.id, "completed")
+    assert store.collection.count_documents({}) == 1
+
+
+def test_job_that_keeps_its_key_is_read_by_a_majority(db: Database) -> None:
+    monque = Monque(db)
+    monque.sync.schedule("* * * * *", "greet", unique_key="k")
+    replace(monque, 0)  # Makes the index.
+    recorder = Recorder()
+    host, port = db.client.address or ("", 0)
+    with MongoClient[Any](host, port, tz_aware=True, event_listeners=[recorder]) as client:
+        store = handle(client[db.name])
+        assert replace_or_insert(store, replacement(store, 1)).outcome == "kept"
+    (look,) = [command for name, command in recorder.commands if name == "find"]
+    assert look["readConcern"]["level"] == "majority"

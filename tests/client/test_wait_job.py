@@ -112,6 +112,19 @@ async def test_job_that_does_not_exist_is_an_error(monque: Monque) -> None:
         await monque.wait_jobs([job_id], check=False)
 
 
+async def test_text_that_is_not_an_id_is_a_job_that_does_not_exist(monque: Monque, jobs: Collection) -> None:
+    assert await monque.get_job("nonsense") is None
+    with pytest.raises(JobDeletedError, match="^job 'nonsense' does not exist") as deleted:
+        await monque.wait_job("nonsense")
+    assert deleted.value.job_id == "nonsense"
+    with pytest.raises(JobDeletedError):
+        await trio.to_thread.run_sync(partial(monque.sync.wait_job, "nonsense"))
+    live, ended = await monque.enqueue("double", 1), await monque.enqueue("double", 2)
+    end(jobs, ended)
+    with pytest.raises(JobDeletedError):
+        await monque.wait_jobs([live, "nonsense"])
+
+
 async def test_job_that_is_deleted_meanwhile_is_an_error(monque: Monque, jobs: Collection) -> None:
     job = await monque.enqueue("double", 4)
 
@@ -158,9 +171,9 @@ async def test_invalid_arguments_are_named(monque: Monque, arguments: Any, optio
 
 async def test_wait_ends_with_its_timeout_and_the_job_goes_on(monque: Monque) -> None:
     job = await monque.enqueue("double", 4)
-    with pytest.raises(TimeoutError):
+    with pytest.raises(TimeoutError, match=f"^no end of job {job.id} is known after 0.01 s; it goes on$"):
         await monque.wait_job(job, timeout=0.01)
-    with pytest.raises(TimeoutError):
+    with pytest.raises(TimeoutError, match=str(job.id)):
         await trio.to_thread.run_sync(partial(monque.sync.wait_job, job, timeout=0.01))
     assert (await monque.get_job(job.id)) == job
     assert await monque.wait_jobs([]) == []
@@ -170,7 +183,7 @@ async def test_first_of_several(monque: Monque, jobs: Collection) -> None:
     slow, fast = await monque.enqueue("double", 1), await monque.enqueue("double", 2)
     end(jobs, fast)
     assert [job.id for job in await monque.wait_jobs([slow, fast], until="first")] == [fast.id]
-    with pytest.raises(TimeoutError):
+    with pytest.raises(TimeoutError, match=f"of 2 jobs is known after 0.01 s, such as {slow.id}$"):
         await monque.wait_jobs([slow, fast], timeout=0.01)
     end(jobs, slow, "failed")
     assert [job.id for job in await monque.wait_jobs([fast, slow, fast], check=False)] == [fast.id, slow.id]
@@ -185,10 +198,18 @@ async def test_error_is_raised_while_others_run_on(monque: Monque, jobs: Collect
         await monque.wait_jobs([live, failed])
 
 
-async def test_unreachable_database_is_an_error_of_the_first_look() -> None:
+async def test_unreachable_database_is_outlasted_for_as_long_as_the_caller_waits() -> None:
     with MongoClient[Any]("mongodb://127.0.0.1:1/?serverSelectionTimeoutMS=50") as client:
-        with pytest.raises(MonqueConnectionError):
-            await Monque(client["x"], operation_timeout=0.2).wait_job(ObjectId())
+        monque, job_id = Monque(client["x"], operation_timeout=0.2), ObjectId()
+        with pytest.raises(TimeoutError, match=f"no end of job {job_id} is known after 0.5 s"):
+            await monque.wait_job(job_id, timeout=0.5)
+        with pytest.raises(TimeoutError, match="after 0.5 s; it goes on; the last look failed: could not") as error:
+            await trio.to_thread.run_sync(partial(monque.sync.wait_job, job_id, timeout=0.5))
+        assert isinstance(error.value.__cause__, MonqueConnectionError)
+        # Its threads notice the end within a pause. Other tests count such threads.
+        ours = {"monque-looker", "monque-follower"}
+        have_ended = partial(wait_until, lambda: not ours & {one.name for one in threading.enumerate()}, "they end")
+        await trio.to_thread.run_sync(have_ended)
 
 
 async def test_end_that_was_undone_does_not_count(monque: Monque, jobs: Collection) -> None:

@@ -52,7 +52,7 @@ async def test_settlements_that_fail_are_tried_often_in_the_little_time_that_is_
     assert sorted(shelf.settled) == [1, 2, 3]
 
 
-async def test_bug_in_one_settlement_gives_back_its_batch_and_those_behind_it(autojump_clock: MockClock) -> None:
+async def test_bug_in_one_settlement_gives_back_those_behind_its_batch(autojump_clock: MockClock) -> None:
     class BrokenError(Exception):
         pass
 
@@ -62,9 +62,11 @@ async def test_bug_in_one_settlement_gives_back_its_batch_and_those_behind_it(au
         await engine.stop.cutting.wait()
     assert [type(crash) for crash in engine.stop.crashes] == [BrokenError]
     # The first three were being settled for four seconds, in which the others ran.
-    assert [sorted(batch) for batch in shelf.batches] == [[0, 1, 2], list(range(9))]
-    assert {claim: end.reason for claim, end in shelf.settled.items()} == dict.fromkeys(range(9), CancelReason.SHUTDOWN)
-    assert engine.unfinished == ()
+    assert [sorted(batch) for batch in shelf.batches] == [[0, 1, 2], list(range(3, 9))]
+    behind = dict.fromkeys(range(3, 9), CancelReason.SHUTDOWN)
+    assert {claim: end.reason for claim, end in shelf.settled.items()} == behind
+    # One of the batch broke the settler, and it is unknown which: their leases count it as a death.
+    assert sorted(engine.unfinished) == [0, 1, 2]
 
 
 async def test_bug_in_reporting_a_settlement_ends_the_engine_and_harms_no_other_settlement(

@@ -183,7 +183,7 @@ BY_THE_CLOCK = [
 @pytest.mark.parametrize(("zone", "text"), one_in(4 * len(ZONES), ZONES, AT_FIXED_TIMES + BY_THE_CLOCK))
 def test_hours_around_every_change_of_ten_years_are_as_published(zone: str, text: str) -> None:
     windows = hours_around_changes(zone, *TEN_YEARS)
-    assert len(windows) >= 20  # Ramadan moves: 21 of Casablanca.
+    assert len(windows) >= 15  # In a database of 2026f or later, Casablanca has 15: its last change is in 2026.
     compare(zone, text, windows)
 
 

@@ -129,7 +129,8 @@ def test_cron_refuses_a_zone_that_is_not_in_the_iana_database(zone: Any) -> None
 
 
 def test_zone_is_known_by_its_iana_name_and_none_means_utc() -> None:
-    names = ["UTC", "Europe/Berlin", "America/Argentina/Buenos_Aires", "Etc/GMT+5", "Asia/Calcutta"]
+    # The last one is a link. Debian leaves older ones, such as Asia/Calcutta, to the package tzdata-legacy.
+    names = ["UTC", "Europe/Berlin", "America/Argentina/Buenos_Aires", "Etc/GMT+5", "Etc/Zulu"]
     assert [check_timezone("0 9 * * *", name) for name in names] == names
     assert check_timezone("0 9 * * *", None) == "UTC"
 

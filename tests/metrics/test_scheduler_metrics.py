@@ -302,4 +302,4 @@ except ModuleNotFoundError as error:
     print(error)
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == 'trio_monque.metrics needs prometheus_client: pip install "trio-monque[metrics]"'
+    assert done.stdout.strip() == "trio_monque.metrics needs prometheus_client: python -m pip install prometheus_client"

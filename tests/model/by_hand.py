@@ -142,9 +142,11 @@ def replace(model: Model, new: ModelJob, max_wait: timedelta | None = None) -> t
         holder.again_start_by, holder.again_since = new.start_by, since
         return "again", holder
     model.mark("replace", holder.status)
+    if holder.is_resumed:
+        holder.resumes_at = due
     holder.data, holder.next_run_at, holder.updated_at = new.data, due, model.now
     holder.start_by, holder.debounced_since = new.start_by, since
-    holder.fail_count, holder.fail_reason, holder.rescues, holder.saved = 0, None, 0, None
+    holder.saved = None
     holder.rev += 1
     holder.forget_again()
     return "replaced", holder

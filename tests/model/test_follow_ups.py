@@ -8,22 +8,26 @@ from typing import Any, Final
 
 import pytest
 
+from trio_monque.jobs.follow_ups import FateOfHeld, fate_of_held
+
+from . import follow_ups
 from .follow_ups import CLEAR, RULES, Model, State
 
 CONFIGURATIONS: Final[Mapping[str, tuple[int, int, int, int]]] = {
     "two pay": (2, 0, 1, 0),
+    "one pays, one tidies up": (1, 1, 1, 0),
     "two pay, one tidies up": (2, 1, 2, 0),
     "a retry by hand": (2, 0, 2, 1),
     "all of it": (2, 1, 1, 1),
 }
 """How many pay, how many tidy up, how many of these are killed, and how often the job is retried by hand."""
 
-SELDOM: Final[Mapping[str, Any]] = {"two pay": (), "all of it": pytest.mark.thorough}
+SELDOM: Final[Mapping[str, Any]] = {"two pay": (), "one pays, one tidies up": (), "all of it": pytest.mark.thorough}
 
 # Where the harm of each rule shows first.
 SHOWN_IN = {
     "the choice asks for the number of claims": "a retry by hand",
-    "what may be chosen stays": "two pay, one tidies up",
+    "what may be chosen stays": "one pays, one tidies up",
 }
 
 
@@ -81,3 +85,20 @@ def test_rule_taken_out_does_harm(rule: str) -> None:
     payers, tidiers, kills, retries = CONFIGURATIONS[SHOWN_IN.get(rule, "two pay")]
     model = Model(frozenset(RULES) - {rule}, retries)
     assert harm_in(model, model.start(payers, tidiers, kills)) is not None
+
+
+@pytest.mark.parametrize("instead", FateOfHeld)
+@pytest.mark.parametrize("right", FateOfHeld)
+def test_any_other_fate_of_a_held_job_does_harm(
+    monkeypatch: pytest.MonkeyPatch, right: FateOfHeld, instead: FateOfHeld
+) -> None:
+    def changed(*arguments: Any) -> FateOfHeld:
+        fate = fate_of_held(*arguments)
+        return instead if fate is right else fate
+
+    monkeypatch.setattr(follow_ups, "fate_of_held", changed)
+    model = Model(frozenset(RULES), retries=1)
+    is_harmful = right is not instead and not (right is FateOfHeld.RELEASE and instead is FateOfHeld.KEEP)
+    # A chosen job that is kept is released by the next look at the parents, which has its id.
+    payers, tidiers, kills, _ = CONFIGURATIONS["one pays, one tidies up"]
+    assert (harm_in(model, model.start(payers, tidiers, kills)) is not None) == is_harmful

@@ -258,3 +258,31 @@ class ForbiddingStruct(msgspec.Struct, forbid_unknown_fields=True):
 @pytest.mark.parametrize("declared", [Forbidding, ForbiddingStruct])
 def test_unknown_fields_are_refused_by_a_class_that_forbids_them(declared: Any) -> None:
     assert problem_of(PayloadType(declared).read, {"number": 1, "new": 2})
+
+
+class Order(pydantic.BaseModel):
+    """What it computes is not among its fields, and one field holds JSON as text."""
+
+    model_config = pydantic.ConfigDict(extra="forbid")
+
+    price: int
+    options: pydantic.Json[dict[str, int]]
+
+    @pydantic.computed_field  # type: ignore[prop-decorator]
+    @property
+    def with_tax(self) -> int:
+        return self.price * 2
+
+
+def test_model_is_stored_as_it_is_read_back() -> None:
+    payload = PayloadType(Order)
+    order = Order(price=3, options='{"gift": 1}')  # type: ignore[arg-type]
+    stored = payload.store(order)
+    assert stored == {"price": 3, "options": '{"gift":1}'}
+    assert payload.read(stored) == order
+
+
+def test_model_whose_value_bypassed_its_validation_warns_nowhere_but_is_refused() -> None:
+    """Warnings are errors here, as in the tests of many programs."""
+    wrong = Order.model_construct(price="three", options={})
+    assert "price" in problem_of(PayloadType(Order).store, wrong)

@@ -27,7 +27,7 @@ from trio_monque import Discard, Job, JobStatus, NewJob, Retention, Retry, Runni
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.engine import pauses
 from trio_monque.errors import InvalidOptionError
-from trio_monque.jobs.follow_ups import held_for
+from trio_monque.jobs.follow_ups import HELD_UNTIL, held_for
 from trio_monque.store.codec import Codec, document_of
 from trio_monque.store.types import Collection, Database
 from trio_monque.testing import SchedulerOpener, advance, crash, drain, fail_next, now, quiesce
@@ -452,3 +452,66 @@ async def test_result_is_of_the_declared_type(open_test_scheduler: SchedulerOpen
 class Size:
     width: int
     height: int
+
+
+# --- What is refused, or does not answer ---
+
+
+async def test_follow_up_is_enqueued_at_once_and_not_by_the_next_look(
+    open_test_scheduler: SchedulerOpener, autojump_clock: MockClock
+) -> None:
+    shipping = Shipping()
+    async with open_test_scheduler(shipping.workers) as scheduler:
+        await quiesce()
+        began_at = trio.current_time()
+        await scheduler.enqueue("pack", "book")
+        await drain(scheduler)
+        assert shipping.shipped == [{"parcel": "book"}]
+        assert trio.current_time() - began_at < 1
+
+
+@pytest.mark.parametrize(
+    "refused",
+    [{"name": "ship"}, {"name": "ship", "nextRunAt": {"$lt": HELD_UNTIL}}],
+    ids=["the insert", "the release"],
+)
+async def test_follow_up_that_the_server_refuses_stays_owed(
+    open_test_scheduler: SchedulerOpener, db: Database, jobs: Collection, autojump_clock: MockClock, refused: Any
+) -> None:
+    """Of a release, the next look meets it, and that of another scheduler."""
+    shipping = Shipping()
+    async with open_test_scheduler(shipping.workers) as scheduler:
+        await quiesce()
+        db.command("collMod", jobs.name, validator={"$nor": [refused]})
+        packed = await scheduler.enqueue("pack", "book")
+        await drain(scheduler)
+        await advance(60)
+    async with open_test_scheduler(shipping.workers) as scheduler:
+        await drain(scheduler)
+    assert shipping.shipped == []
+    assert "followUp" in (jobs.find_one({"_id": packed.id}) or {})
+    db.command("collMod", jobs.name, validator={})
+    async with open_test_scheduler(shipping.workers) as scheduler:
+        await drain(scheduler)
+    assert shipping.shipped == [{"parcel": "book"}]
+    assert jobs.count_documents({"name": "ship"}) == 1
+    assert jobs.count_documents({"followUp": {"$exists": True}}) == 0
+
+
+async def test_scheduler_leaves_although_follow_ups_cannot_be_enqueued(
+    open_test_scheduler: SchedulerOpener, jobs: Collection, autojump_clock: MockClock
+) -> None:
+    """Another instance finds them."""
+    shipping = Shipping()
+    async with open_test_scheduler(shipping.workers) as scheduler:
+        await quiesce()
+        fault = fail_next(scheduler, AutoReconnect("gone"), command="^look for jobs that owe a follow-up$", times=None)
+        await scheduler.enqueue("pack", "book")
+        await quiesce()
+        began_at = trio.current_time()
+    assert trio.current_time() - began_at < 10
+    fault.remove()
+    assert jobs.count_documents({"name": "ship"}) == 0
+    async with open_test_scheduler(shipping.workers) as scheduler:
+        await drain(scheduler)
+    assert shipping.shipped == [{"parcel": "book"}]

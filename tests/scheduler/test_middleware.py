@@ -192,7 +192,7 @@ def returns_a_coroutine(job: RunningJob[Any], run: Run) -> Any:
         (tries_twice, double, "called run() a second time"),
         (tries_twice, double_in_thread, "called run() a second time"),
         (tries_twice_in_thread, double_in_thread, "called run() a second time"),
-        (returns_a_coroutine, double_in_thread, "returned a coroutine, which would never run"),
+        (returns_a_coroutine, double_in_thread, "returned the coroutine forgets, which would never run"),
     ],
 )
 async def test_middleware_that_does_not_run_the_handler_once_is_a_failed_attempt(

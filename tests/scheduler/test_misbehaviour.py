@@ -150,15 +150,23 @@ async def test_handler_that_misbehaves_fails_its_own_job_and_no_other(
 async def test_handler_that_calls_asyncio_fails_with_what_to_use_instead(
     open_test_scheduler: SchedulerOpener, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def handler(job: RunningJob[Any]) -> None:
+    async def current(job: RunningJob[Any]) -> None:
         await asyncio.sleep(1)
 
+    async def bare(job: RunningJob[Any]) -> None:
+        await asyncio.sleep(0)  # Yields to the loop without a word to it.
+
     workers = Workers()
-    workers.register("job", handler, max_attempts=1)
-    async with open_test_scheduler(workers) as scheduler:
-        await scheduler.enqueue("job")
-        await drain(scheduler)
-    assert "Handlers run on trio, not on asyncio: use trio.sleep" in caplog.text
+    workers.register("current", current, max_attempts=1)
+    workers.register("bare", bare, max_attempts=1)
+    for name in workers.names:
+        caplog.clear()
+        async with open_test_scheduler(workers) as scheduler:
+            await scheduler.enqueue(name)
+            await drain(scheduler)
+        assert "Handlers run on trio, not on asyncio: use trio.sleep" in caplog.text
+        assert "`trio-monque run --loop asyncio`" in caplog.text
+        assert 'Workers(loop="asyncio")' in caplog.text
 
 
 async def test_handler_that_breaks_its_task_ends_the_scheduler_and_strands_nothing(

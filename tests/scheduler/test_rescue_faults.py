@@ -56,6 +56,23 @@ class LostAnswers:
         raise AutoReconnect("the answer was lost")
 
 
+async def test_rescue_whose_second_round_is_not_answered_reports_the_first(
+    open_test_scheduler: SchedulerOpener, jobs: Collection, db: Database, autojump_clock: MockClock
+) -> None:
+    """The server refuses one job in the first round, and the answer to the lighter write of the second is lost."""
+    work, reported, lost = Jobs(), list[Any](), LostAnswers(but=1)
+    async with open_test_scheduler(listeners=heard(reported)) as living:
+        async with dead_instance(open_test_scheduler, work.workers, "job", "job"):
+            jobs.update_one({}, {"$set": {"closed": True}})
+            db.command("collMod", jobs.name, validator={"closed": {"$exists": False}})
+            interference_of(living).append(lost)
+            with trio.fail_after(LEASE + 2 * PASS):
+                while lost.left >= 0:
+                    await trio.sleep(1)
+            await quiesce()
+            assert reported == [StaleJobsRecovered(1, {"job": 1})]
+
+
 @pytest.mark.parametrize("how", ["async", "sync"])
 @pytest.mark.parametrize("answered", [0, 1])
 async def test_failing_rescue_by_hand_announces_the_rescued_jobs_and_wakes_other_schedulers(
@@ -160,6 +177,35 @@ async def test_shutdown_during_a_rescue_reports_it_and_wakes_the_other_scheduler
             await trio.sleep(1000)
     assert [attempt for _, attempt in work.starts] == [1, 2]
     assert reported == ([] if how == "given up" else [StaleJobsRecovered(1, {"job": 1})])
+
+
+class SlowAndLost(Slow):
+    """The answers come late, and are lost then."""
+
+    def befall(self, call: Any) -> Any:
+        super().befall(call)
+        raise AutoReconnect("the answer was lost")
+
+
+async def test_answer_that_is_lost_after_the_rescuer_has_left_wakes_the_others(
+    open_test_scheduler: SchedulerOpener, jobs: Collection, autojump_clock: MockClock
+) -> None:
+    work, slow = Jobs(), SlowAndLost("settle jobs")
+    async with open_test_scheduler(recover_stale_jobs=False) as other:
+        async with dead_instance(open_test_scheduler, work.workers, "job"):
+            other.register("job", work.handler)
+            await quiesce()
+            with trio.CancelScope() as leaving:
+                async with open_test_scheduler() as rescuer:
+                    interference_of(rescuer).append(slow)
+                    await trio.sleep(LEASE)
+                    while not slow.has_begun.is_set():
+                        await trio.lowlevel.checkpoint()
+                    leaving.cancel()
+                    die(rescuer)
+            slow.may_go_on.set()
+            await trio.sleep(1000)
+    assert [attempt for _, attempt in work.starts] == [1, 2]
 
 
 async def test_left_before_a_lost_answer_is_known_it_wakes_the_others(

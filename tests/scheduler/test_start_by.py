@@ -67,7 +67,7 @@ async def test_retries_of_a_job_that_started_in_time_are_not_limited(
 
 
 async def test_job_whose_due_date_is_not_before_its_limit_never_starts(
-    open_test_scheduler: SchedulerOpener, monque: Monque, autojump_clock: MockClock
+    open_test_scheduler: SchedulerOpener, monque: Monque, jobs: Collection, autojump_clock: MockClock
 ) -> None:
     workers, ran = Workers(), list[Any]()
 
@@ -77,7 +77,8 @@ async def test_job_whose_due_date_is_not_before_its_limit_never_starts(
 
     async with open_test_scheduler(workers) as scheduler:
         # Claimed by its id, without a look.
-        job = await scheduler.enqueue(greet, "late", delay=60, start_by=now() + timedelta(seconds=30))
+        job = await scheduler.enqueue(greet, "late", delay=60, start_by=now() + timedelta(seconds=90))
+        jobs.update_one({"_id": job.id}, {"$set": {"startBy": now() + timedelta(seconds=30)}})
         await advance(61)
         stored = await monque.get_job(job.id)
     assert ran == []
@@ -134,6 +135,20 @@ async def test_lost_answer_to_the_end_is_reported_once(
             await advance(60)
         assert [event.job.status for event in cancelled] == ["cancelled"]
         assert scheduler.statistics().cancelled == 1
+
+
+async def test_look_that_fails_is_made_again(
+    open_test_scheduler: SchedulerOpener, monque: Monque, autojump_clock: MockClock
+) -> None:
+    """In virtual time there is no other look: without this one the job would stay pending for ever."""
+    async with open_test_scheduler(Workers()) as scheduler:
+        await quiesce()
+        job = await monque.enqueue("unknown", start_by=now() + timedelta(seconds=5))
+        with fail_next(scheduler, AutoReconnect("gone"), command="^look for jobs that were not started in time$"):
+            await advance(6)
+        await advance(60)
+        assert (ended := await scheduler.get_job(job.id)) is not None
+        assert ended.status is JobStatus.CANCELLED
 
 
 async def test_more_late_jobs_than_one_page_end_in_one_turn(
@@ -211,6 +226,15 @@ async def test_moment_that_leaves_no_time_to_start_is_refused(monque: Monque, au
     assert moved.start_by == job.start_by
     with pytest.raises(InvalidOptionError, match=r"start_by.*must be later than run_at"):
         await monque.enqueue("greet", run_at=limit, start_by=limit)
+    for delay in (30, 31):
+        with pytest.raises(InvalidOptionError, match=r"start_by.*must be later than .*, when its delay is over"):
+            await monque.enqueue("greet", delay=delay, start_by=limit)
+        with pytest.raises(InvalidOptionError, match=r"start_by.*when its delay is over"):
+            await monque.enqueue_many([NewJob("greet"), NewJob("greet", delay=delay, start_by=limit)])
+        with pytest.raises(InvalidOptionError, match=r"start_by.*when its delay is over"):
+            monque.sync_in_loop.enqueue("greet", delay=delay, start_by=limit)
+    assert len(await monque.get_jobs()) == 1
+    await monque.enqueue("greet", delay=29, start_by=limit)
     with pytest.raises(InvalidOptionError, match=r"start_by.*timezone"):
         await monque.enqueue("greet", start_by=limit.replace(tzinfo=None))
 

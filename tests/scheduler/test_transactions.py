@@ -9,36 +9,13 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from tests.support.transactions import balance, deposit, stored
 from trio_monque import Monque, RunningJob, Workers
 from trio_monque.errors import InvalidPayloadError, MonqueError
 from trio_monque.events import JobCompleted, JobFailed
-from trio_monque.jobs.job import Job
-from trio_monque.store.types import ClientSession, Collection, Database
+from trio_monque.store.types import ClientSession, Collection
 from trio_monque.testing import SchedulerOpener, advance, assert_enqueued, drain
-
-
-@pytest.fixture
-def accounts(db: Database) -> Collection:
-    """Made before: two first writes to a new collection would conflict."""
-    db.accounts.insert_one({"_id": "a", "balance": 0})
-    return db.accounts
-
-
-def deposit(accounts: Collection, session: ClientSession) -> int:
-    accounts.update_one({"_id": "a"}, {"$inc": {"balance": 1}}, session=session)
-    return 42
-
-
-def balance(accounts: Collection) -> int:
-    document = accounts.find_one({"_id": "a"})
-    assert document is not None
-    return int(document["balance"])
-
-
-async def stored(monque: Monque, job: Job) -> Job:
-    found = await monque.get_job(job.id)
-    assert found is not None
-    return found
+from trio_monque.threads import call_on_run
 
 
 async def test_effects_and_success_are_committed_and_the_handler_goes_on(
@@ -191,6 +168,7 @@ async def test_run_that_is_cancelled_while_the_function_works_is_not_completed(
     open_test_scheduler: SchedulerOpener, monque: Monque, accounts: Collection, autojump_clock: MockClock
 ) -> None:
     workers = Workers()
+    told: list[Any] = []
 
     @workers.register("pay")
     async def pay(job: RunningJob[Any]) -> None:
@@ -198,15 +176,51 @@ async def test_run_that_is_cancelled_while_the_function_works_is_not_completed(
             deposit(accounts, session)
             job.from_thread(monque.cancel_job, job.id)  # A conflict: the second attempt finds the request.
 
-        await job.transaction(cancel)
+        try:
+            await job.transaction(cancel)
+        except BaseException as error:
+            told.append((type(error), job.cancel_reason))
+            raise
 
     async with open_test_scheduler(workers) as scheduler:
         job = await scheduler.enqueue("pay")
         await advance(5)
         after = await stored(monque, job)
         assert (after.status, balance(accounts)) == ("cancelled", 0)
+    assert told == [(trio.Cancelled, "user")]
     assert scheduler.report is not None
     assert (scheduler.report.completed, scheduler.report.released) == (0, 0)
+
+
+async def test_run_that_is_cancelled_by_its_own_scheduler_is_not_completed(
+    open_test_scheduler: SchedulerOpener, monque: Monque, accounts: Collection, autojump_clock: MockClock
+) -> None:
+    """Nothing in the database shows that: only the thread asks for it, just before it ends the claim."""
+    workers = Workers()
+    told: list[Any] = []
+
+    @workers.register("pay", timeout=5, max_attempts=1)
+    async def pay(job: RunningJob[Any]) -> None:
+        def slow(session: ClientSession) -> None:
+            deposit(accounts, session)
+            call_on_run(trio.sleep, 20)
+
+        try:
+            await job.transaction(slow)
+        except BaseException as error:
+            told.append((type(error), job.cancel_reason))
+            raise
+
+    async with open_test_scheduler(workers) as scheduler:
+        job = await scheduler.enqueue("pay")
+        await advance(60)
+    after = await stored(monque, job)
+    assert (after.status, after.fail_reason, balance(accounts)) == (
+        "failed",
+        "TimeoutError: the run took longer than 5 s",
+        0,
+    )
+    assert told == [(trio.Cancelled, "timeout")]
 
 
 async def test_plain_handler_commits_through_its_thread(

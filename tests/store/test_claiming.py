@@ -13,7 +13,8 @@ from bson import Int64
 from pymongo import MongoClient
 
 from tests.support.fail_points import refusing_server
-from tests.support.interception import Recorder
+from tests.support.interception import Interceptor, Recorder
+from tests.support.interference import Failing
 from tests.support.malformed import Element, with_field
 from tests.support.node_peer import NodePeer
 from tests.support.store import PAST, claim_due, handle, insert, stamp
@@ -379,3 +380,29 @@ def test_two_claims_at_once_may_both_find_that_a_job_has_changed_since_it_was_mi
     job = insert(store)
     once = replace(store, missed=TakenByAnotherClaim({job.id: "another past"}))
     assert [one.id for one in claiming.take(once, [job], PAST, stamp()).jobs] == [job.id]
+
+
+def test_job_that_cannot_be_read_is_released_only_while_this_claim_holds_it(
+    mongod: EmbeddedServer, db: Database, jobs: Collection
+) -> None:
+    """Between the claim and the release it was rescued and claimed by another instance."""
+    job = insert(handle(db))
+    jobs.update_one({"_id": job.id}, {"$set": {"createdAt": "a text"}})
+    theirs, interceptor = {"claimedBy": "other", "claimToken": "theirs"}, Interceptor()
+    interceptor.before(lambda name, _: name == "update", lambda: jobs.update_one({"_id": job.id}, {"$set": theirs}))
+    with MongoClient[Any](mongod.uri, event_listeners=[interceptor]) as client:
+        taken = claiming.take_one(handle(client[db.name]), job.id, "greet", 0, PAST, stamp())
+    assert (list(taken.jobs), interceptor.times) == ([], 1)
+    assert jobs.count_documents({"_id": job.id, "status": "processing", **theirs}) == 1
+
+
+def test_claim_keeps_what_it_took_although_the_question_about_doubled_fields_fails(
+    store: JobCollection, jobs: Collection
+) -> None:
+    gone = insert(store)
+    jobs.delete_one({"_id": gone.id})
+    assert claiming.take(store, [gone], PAST, stamp()).jobs == []
+    free, fault = insert(store), Failing("look for fields that documents have twice")
+    store.interference.append(fault)
+    assert [job.id for job in claiming.take(store, [gone, free], PAST, stamp()).jobs] == [free.id]
+    assert fault.times == 1

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import datetime
 
+import pymongo
 import pytest
+from pymongo import errors as driver
 
 from tests.support.locked import NOW, SECOND, claim, handle, lock_of, stamp
 from trio_monque.document_lock import Fence, LockStamp
@@ -30,11 +32,15 @@ class Doubt:
         self._untils = [self.mark.until]
 
     def find_out(self) -> Found:
-        return DocumentEnd(self.locked, 1, None, self._fence, self._renewing, lambda: self.is_sure).find_out(LATER)
+        return self.end().find_out(LATER)
+
+    def end(self) -> DocumentEnd:
+        return DocumentEnd(self.locked, 1, None, self._fence, self._renewing, lambda: self.is_sure)
 
     def _renewing(self, beat: datetime) -> datetime:
-        self._untils.append(beat)
-        return beat
+        until = beat + 30 * SECOND
+        self._untils.append(until)
+        return until
 
     def _fence(self) -> Fence:
         self._meanwhile()
@@ -48,7 +54,8 @@ def documents(db: Database) -> Collection:
 
 def test_lock_that_is_held_was_not_ended_and_is_renewed(documents: Collection) -> None:
     assert Doubt(documents).find_out() is Found.NOT_COMMITTED
-    assert lock_of(documents, 1)["until"] == LATER
+    # By what the claim says: any other date is not in its fence.
+    assert lock_of(documents, 1)["until"] == LATER + 30 * SECOND
 
 
 def test_lock_that_is_gone_was_ended_while_no_other_program_can_have_taken_it(documents: Collection) -> None:
@@ -67,3 +74,23 @@ def test_lock_that_another_program_takes_while_the_renewal_is_on_its_way_shows_n
     doubt = Doubt(documents, take)
     assert doubt.find_out() is Found.UNKNOWN
     assert lock_of(documents, 1)["by"] == "another"
+
+
+def test_end_of_the_lock_is_a_part_of_the_transaction(documents: Collection) -> None:
+    doubt = Doubt(documents)
+    with documents.database.client.start_session() as session, session.start_transaction():
+        assert doubt.end().write(None, session)
+        assert lock_of(documents, 1)["by"]  # Others do not see it before the commit.
+        session.abort_transaction()
+    assert lock_of(documents, 1)["by"]
+
+
+def test_hold_keeps_others_from_the_document_until_the_end_of_the_transaction(documents: Collection) -> None:
+    doubt = Doubt(documents)
+    with documents.database.client.start_session() as session, session.start_transaction():
+        doubt.end().hold(LATER, session)
+        with pytest.raises(driver.PyMongoError), pymongo.timeout(0.3):
+            documents.update_one({"_id": 1}, {"$set": {"changed": True}})
+        assert doubt.end().write(None, session)
+        session.commit_transaction()
+    assert documents.find_one() == {"_id": 1}

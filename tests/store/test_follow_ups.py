@@ -103,3 +103,100 @@ def test_held_job_is_not_what_is_due_next(db: Database) -> None:
     jobs = handle(db)
     stored(jobs, name="ship", status="pending", nextRunAt=HELD_UNTIL, followUp={"attempt": 1, "due": HELD_UNTIL})
     assert next_due(jobs, ["ship"], datetime(2030, 1, 1, tzinfo=UTC)) is None
+
+
+def held(jobs: JobCollection, parent: ObjectId, **fields: Any) -> Job:
+    mark = {"attempt": 1, "due": DUE}
+    return stored(
+        jobs,
+        **{"name": "ship", "status": "pending", "nextRunAt": HELD_UNTIL, "follows": parent, "followUp": mark, **fields},
+    )
+
+
+DUE = datetime(2031, 1, 1, tzinfo=UTC)
+
+
+def as_stored(jobs: JobCollection, job: Job) -> dict[str, Any]:
+    document: dict[str, Any] | None = jobs.collection.find_one({"_id": job.id})
+    assert document is not None
+    return document
+
+
+def test_job_that_has_not_ended_owes_nothing(db: Database) -> None:
+    """A retry by hand leaves the mark. Its next end may be another one."""
+    jobs = handle(db)
+    marked = [
+        stored(jobs, status=status, followUp=True)
+        for status in ("pending", "processing", "completed", "failed", "cancelled")
+    ]
+    paid = stored(jobs, followUp=ObjectId())
+    found = follow_ups.owing_among(jobs, [one.id for one in (*marked, paid)])
+    assert [one.status for one in found] == ["completed", "failed"]
+    assert [one.id for one in follow_ups.owing(jobs, {"pack"}, None)] == [marked[2].id, marked[3].id]
+
+
+def test_each_look_goes_on_behind_what_the_one_before_has_found(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where nothing of it could be done. Otherwise a look would never end."""
+    monkeypatch.setattr(follow_ups, "MOST_AT_ONCE", 2)
+    jobs = handle(db)
+    owing = [stored(jobs, followUp=True).id for _ in range(5)]
+    assert read_in_turn(lambda after: [one.id for one in follow_ups.owing(jobs, {"pack"}, after)]) == owing
+    chosen = [stored(jobs, followUp=ObjectId()).id for _ in range(5)]
+    assert read_in_turn(lambda after: list(follow_ups.chosen(jobs, after))) == chosen
+    doomed = [held(jobs, ObjectId()).id for _ in range(5)]
+    found: list[ObjectId] = []
+    looks, after = 0, None
+    while looks == 0 or after is not None:
+        some, after = follow_ups.not_chosen(jobs, after)
+        found += some
+        looks += 1
+        assert looks < 9
+    assert found == doomed
+
+
+def read_in_turn(look: Callable[[ObjectId | None], list[ObjectId]]) -> list[ObjectId]:
+    found: list[ObjectId] = []
+    while some := look(found[-1] if found else None):
+        found += some
+        assert len(found) < 9, "it begins anew"
+    return found
+
+
+def test_follow_up_whose_release_the_server_refuses_stays_owed(db: Database) -> None:
+    jobs = handle(db)
+    parents = [stored(jobs, followUp=ObjectId()) for _ in range(2)]
+    refused, free = held(jobs, parents[0].id, data="guarded"), held(jobs, parents[1].id)
+    db.command(
+        "collMod", jobs.collection.name, validator={"$nor": [{"data": "guarded", "nextRunAt": {"$lt": HELD_UNTIL}}]}
+    )
+    chosen = {parents[0].id: (refused.id, DUE), parents[1].id: (free.id, DUE)}
+    assert follow_ups.release(jobs, chosen) == {parents[1].id: (free.id, DUE)}
+    assert as_stored(jobs, refused)["nextRunAt"] == HELD_UNTIL
+
+
+def test_mark_of_a_later_end_is_not_removed(db: Database) -> None:
+    """Between the release and this, a caller has retried the job, and it has ended again."""
+    jobs = handle(db)
+    follow_up = ObjectId()
+    paid, owing_again, other = (stored(jobs, followUp=mark) for mark in (follow_up, True, ObjectId()))
+    before = as_stored(jobs, owing_again), as_stored(jobs, other)
+    follow_ups.clear(jobs, {one.id: (follow_up, DUE) for one in (paid, owing_again, other)})
+    assert "followUp" not in as_stored(jobs, paid)
+    assert (as_stored(jobs, owing_again), as_stored(jobs, other)) == before
+
+
+def test_held_job_that_an_operator_has_changed_is_not_deleted_and_no_longer_held(db: Database) -> None:
+    jobs = handle(db)
+    parent = ObjectId()
+    changed = [
+        held(jobs, parent, nextRunAt=DUE),
+        held(jobs, parent, status="cancelled"),
+        held(jobs, parent, status="processing", nextRunAt=DUE),
+    ]
+    doomed = held(jobs, parent)
+    before = [as_stored(jobs, one) for one in changed]
+    follow_ups.delete_held(jobs, [one.id for one in (*changed, doomed)])
+    assert [{**as_stored(jobs, one), "followUp": {"attempt": 1, "due": DUE}} for one in changed] == before
+    assert all("followUp" not in as_stored(jobs, one) for one in changed)
+    assert jobs.collection.find_one({"_id": doomed.id}) is None
+    assert follow_ups.not_chosen(jobs, None) == ([], None)

@@ -26,13 +26,15 @@ def store(db: Database) -> JobCollection:
 
 
 def test_renewal_touches_what_is_given_and_nothing_else_that_bears_our_name(store: JobCollection) -> None:
-    held, forgotten = claim(store, 3), claim(store, 2, stamp())
+    """Neither of another claim cycle, nor of the same one: that run has ended, and its lease must expire."""
+    *held, ended = claim(store, 4)
+    forgotten = [ended, *claim(store, 2, stamp())]
     assert leases.renew(store, held, BEAT) == Renewed()
     for job in held:
         stored = queries.get_job(store, job.id)
         assert stored is not None
         assert (stored.last_heartbeat, stored.updated_at, stored.locked_at) == (BEAT, BEAT, PAST)
-    assert [queries.get_job(store, job.id) for job in forgotten] == list(forgotten)
+    assert [queries.get_job(store, job.id) for job in forgotten] == forgotten
 
 
 def test_renewal_names_the_lost_claims(store: JobCollection, jobs: Collection) -> None:
@@ -131,3 +133,29 @@ def test_job_that_a_validator_does_not_release_keeps_no_other_from_its_release(
     db.command("collMod", jobs.name, validator={"$nor": [{"data": "guarded", "claimedBy": {"$exists": False}}]})
     assert claiming.release_all(store, mark, BEAT) + claiming.release_all(store, mark, BEAT) <= 3
     assert {one["_id"] for one in jobs.find({"status": "pending"})} == {job.id for job in held} - {held[1].id}
+
+
+def test_claim_that_is_lost_beside_one_that_the_server_refuses_is_named_and_not_renewed(
+    store: JobCollection, jobs: Collection, db: Database
+) -> None:
+    """Another instance holds it by now: its run here must end, and its sign of life there is not ours to write."""
+    held = claim(store, 3)
+    guarded, taken, _ = held
+    jobs.update_one({"_id": guarded.id}, {"$set": {"data": "guarded"}})
+    theirs = {"claimedBy": "other", "claimToken": "theirs", "lockedAt": BEAT - timedelta(seconds=1)}
+    jobs.update_one({"_id": taken.id}, {"$set": theirs})
+    before = jobs.find_one({"_id": taken.id})
+    db.command("collMod", jobs.name, validator={"$nor": [{"data": "guarded", "lastHeartbeat": {"$gt": PAST}}]})
+    assert leases.renew(store, held, BEAT) == Renewed(lost={claim_id(taken)}, refused={claim_id(guarded)})
+    assert jobs.find_one({"_id": taken.id}) == before
+    assert jobs.count_documents({"lastHeartbeat": BEAT}) == 1
+
+
+def test_request_to_cancel_a_job_that_another_claim_holds_is_not_reported(
+    store: JobCollection, jobs: Collection
+) -> None:
+    ours, taken = claim(store, 2)
+    jobs.update_many({}, {"$set": {"cancelRequestedAt": PAST}})
+    jobs.update_one({"_id": taken.id}, {"$set": {"claimToken": "theirs"}})
+    assert leases.cancel_requested(store, [ours, taken]) == {claim_id(ours)}
+    assert leases.cancel_requested(store, [taken]) == set()

@@ -6,7 +6,7 @@ these tests read what is sent to the server.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
@@ -18,6 +18,7 @@ from pymongo import MongoClient
 
 from tests.support import locked as letters
 from tests.support.interception import Recorder
+from tests.support.reads_of_the_store import reads_by_function
 from tests.support.store import PAST, claim, handle, insert, stamp
 from trio_monque.document_lock import Lock, freed
 from trio_monque.embedded import EmbeddedServer
@@ -36,6 +37,82 @@ from trio_monque.store.types import Database
 LATER: Final = PAST + timedelta(minutes=1)
 
 Act = Callable[[], object]
+
+# --- Every read of the store, found in its source ---
+
+MAJORITY: Final = "majority"
+AFTER_A_WRITE: Final = "majority, in a session"
+
+# What is reported, counted as an end, or never looked at again must be what a majority has. If it is about a write of
+# the same call, it must also come after that write.
+DECIDES: Final[Mapping[str, Sequence[str]]] = {
+    "bulk_changes._gone": [AFTER_A_WRITE],
+    "bulk_changes._receipts": [AFTER_A_WRITE],
+    "change_stream.open_watch": [MAJORITY],
+    "claiming.read_back": [AFTER_A_WRITE],
+    "claiming.resolve": [AFTER_A_WRITE],
+    "documents.claiming.read_back": [AFTER_A_WRITE, AFTER_A_WRITE],
+    "documents.locked_collection.locks_by_majority": [AFTER_A_WRITE],
+    "doubled_fields._report_doubled": [MAJORITY],
+    "ended_jobs.gone_among": ["linearizable, in a session", AFTER_A_WRITE],  # The first proves what a write proves.
+    "ended_jobs.look_at": [AFTER_A_WRITE],  # After the opening of the stream.
+    "ended_jobs.open_end_stream": [MAJORITY, AFTER_A_WRITE],
+    "follow_ups.choose": [AFTER_A_WRITE],
+    "follow_ups.chosen": [AFTER_A_WRITE, AFTER_A_WRITE],  # Each second read must not be older than the first.
+    "follow_ups.not_chosen": [AFTER_A_WRITE, AFTER_A_WRITE],
+    "follow_ups.owing": [MAJORITY],
+    "follow_ups.owing_among": [MAJORITY],
+    "inserting._of_keys": [MAJORITY],
+    "inserting.sent_before": [MAJORITY],
+    "inserting.stored": [MAJORITY],
+    "inserting.stored_job": [MAJORITY],
+    "job_changes.apply_again": [AFTER_A_WRITE],
+    "job_transactions._find_out": [AFTER_A_WRITE],
+    "job_transactions._read_fate": [MAJORITY],
+    "leases._held_under": [AFTER_A_WRITE],
+    "refused_claims._fail": [AFTER_A_WRITE],
+    "replacing._holder": [MAJORITY],
+    "settling._read_fates": [AFTER_A_WRITE],
+    "unstarted_jobs.end": [AFTER_A_WRITE],
+}
+
+# A guarded write follows, or a write by the ids that were found. If the read was wrong, it matches nothing.
+A_WRITE_ASKS_AGAIN: Final = {
+    "bulk_changes.last_id", "bulk_changes.read", "bulk_changes.window_end", "claiming._release_each",
+    "documents.claiming.update_each_if_refused", "documents.due._look", "documents.due._look_for_unreadable",
+    "documents.rescuing.observe_in", "doubled_fields.current_schedule", "due._look", "due_behind_skipped._keys",
+    "due_behind_skipped._read", "instances.claims_of", "instances.locked_until", "instances.read", "instances.read_all",
+    "rescuing._as_compared", "rescuing.look", "rescuing.read", "rescuing.read_whole", "retention.beyond_the_last",
+    "retention.choose", "retention.names", "run_again._look", "unstarted_jobs.look",
+}  # fmt: skip
+
+# When to look again, or what to leave out for a minute: another look corrects it.
+ANOTHER_LOOK_FOLLOWS: Final = {
+    "broken_documents._look_at_broken", "broken_documents._look_at_left_over", "broken_documents._problem_of_all",
+    "documents.due._is_any_named", "documents.due.next_due", "documents.due.still_matching", "due.next_due",
+    "instances.paused",
+}  # fmt: skip
+
+# For people. A page or a number may show what an election undoes a moment later.
+IS_SHOWN: Final = {
+    "broken_documents.next_batch", "diagnosis.follow_ups.owed", "documents.counting._holders",
+    "documents.counting._unreadable", "documents.counting.count_dead_letters", "documents.counting.number",
+    "documents.dead_letters.listed", "documents.indexes.is_large", "member_admin.stored_configuration",
+    "queries._documents", "queries.count_due_before", "queries.get_job", "queries.get_job_by_key", "queries.names",
+    "queries.names_at_rest", "queue_depths.queue_depths", "selection_counts._number", "statistics.are_few",
+    "statistics.queue_stats", "statistics.queue_stats_by_name",
+}  # fmt: skip
+
+
+def test_each_read_of_the_store_was_decided_upon() -> None:
+    """A new read is entered above: does anything count for good because of it, or does a later command ask again?"""
+    found = reads_by_function()
+    may_be_local = A_WRITE_ASKS_AGAIN | ANOTHER_LOOK_FOLLOWS | IS_SHOWN
+    assert found.keys() == DECIDES.keys() | may_be_local
+    assert {name: asked for name, asked in found.items() if name not in may_be_local} == {
+        name: sorted(asked) for name, asked in DECIDES.items()
+    }
+
 
 # --- Jobs: each prepares what is needed, and returns the call that has to read ---
 

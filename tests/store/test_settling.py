@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from pymongo import MongoClient
 
-from tests.support.interception import Recorder
+from tests.support.interception import Interceptor, Recorder
 from tests.support.node_peer import NodePeer
 from tests.support.store import PAST, claim, claim_due, handle, stamp
 from trio_monque.embedded import EmbeddedServer
@@ -19,7 +19,7 @@ from trio_monque.jobs import transitions
 from trio_monque.jobs.conditional_write import Transition, applied
 from trio_monque.jobs.error_history import Failure
 from trio_monque.jobs.fences import claim_id
-from trio_monque.jobs.job import Job
+from trio_monque.jobs.job import Job, JobStatus
 from trio_monque.store import job_changes, queries, settling
 from trio_monque.store.job_collection import JobCollection
 from trio_monque.store.settling import Fate, grouped
@@ -216,3 +216,31 @@ def test_two_claims_of_one_instance_on_one_job_have_each_its_own_fate(
     settled = [transitions.complete(old, LATER), transitions.complete(new, LATER)]
     fates = settle(store, [settled[place] for place in order])
     assert [fates[place] for place in order] == [Fate.LOST, Fate.WRITTEN]
+
+
+@pytest.mark.parametrize(
+    ("meanwhile", "fate"),
+    [
+        ({"$set": {"status": "pending"}, "$unset": {"claimedBy": "", "claimToken": ""}}, Fate.LOST),
+        ({"$set": {"cancelRequestedAt": PAST}}, Fate.CANCELLED),
+        ({"$set": {"priority": 1}}, Fate.REFUSED),
+    ],
+    ids=["lost", "cancelled", "unchanged"],
+)
+def test_refused_end_of_a_claim_that_is_lost_or_cancelled_before_its_fate_is_read(
+    mongod: EmbeddedServer, db: Database, jobs: Collection, meanwhile: dict[str, Any], fate: Fate
+) -> None:
+    """As refused it would be decided again, and a cancellation that is written would be reported as a lost claim."""
+    interceptor = Interceptor()
+    with MongoClient[Any](mongod.uri, event_listeners=[interceptor]) as client:
+        store = handle(client[db.name])
+        (job,) = claim(store, 1)
+        db.command("collMod", jobs.name, validator={"status": {"$ne": "failed"}})
+        interceptor.before(lambda name, _: name == "find", lambda: jobs.update_one({"_id": job.id}, meanwhile))
+        assert settle(store, [failing(job)]) == [fate]
+
+
+def failing(job: Job) -> Transition:
+    """An end that a request to cancel replaces."""
+    retry = transitions.retry(job, LATER, Failure("why"), LATER)
+    return replace(retry, set={**retry.set, "status": JobStatus.FAILED})

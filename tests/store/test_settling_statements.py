@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import bson
 import pytest
-from bson import Binary, Decimal128
+from bson import Binary, Decimal128, ObjectId
 from bson.codec_options import CodecOptions
 from bson.raw_bson import RawBSONDocument
 from hypothesis import example, given
@@ -27,7 +27,7 @@ from trio_monque.embedded import EmbeddedServer
 from trio_monque.jobs import transitions
 from trio_monque.jobs.conditional_write import Transition
 from trio_monque.jobs.fences import claim_id
-from trio_monque.jobs.job import Job
+from trio_monque.jobs.job import Job, JobStatus
 from trio_monque.store import settling, settling_statements
 from trio_monque.store.job_collection import JobCollection
 from trio_monque.store.settling import Fate, Statement, grouped
@@ -247,3 +247,33 @@ def _completed(job: Job, result: Any) -> Transition:
     """Also where it is None, which a scheduler does not store: a null is a value, too."""
     transition = transitions.complete(job, LATER)
     return replace(transition, set={**transition.set, "result": result})
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"guard": {"again": None}},
+        {"cleared": ("claimed_by", "saved")},
+        {"added": {"rescues": 1}},
+        {"set": {"status": JobStatus.FAILED}},
+    ],
+    ids=["guard", "cleared", "added", "set"],
+)
+def test_ends_that_differ_in_anything_share_no_statement(change: dict[str, Any]) -> None:
+    """For example a job with a key, whose end asks that it was not replaced, beside one without."""
+
+    def end(**fields: Any) -> Transition:
+        plain: dict[str, Any] = {"set": {"status": JobStatus.COMPLETED}, "cleared": ("claimed_by",), "added": {}}
+        guard = {"id": ObjectId(), "claim_token": "t", **fields.pop("guard", {})}
+        return Transition(guard=guard, **{**plain, **fields})
+
+    ends = [end(), end(**change), end(), end(**change)]
+    statements = grouped(ends, "r")
+    assert [one.ids for one in statements] == [
+        [ends[0].guard["id"], ends[2].guard["id"]],
+        [ends[1].guard["id"], ends[3].guard["id"]],
+    ]
+    assert [one.transition.cleared for one in statements] == [ends[0].cleared, ends[1].cleared]
+    assert [one.transition.guard for one in statements] == [
+        {name: condition for name, condition in one.guard.items() if name != "id"} for one in ends[:2]
+    ]

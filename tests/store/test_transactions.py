@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
@@ -13,8 +13,10 @@ import pytest
 from bson import ObjectId
 from pymongo import errors as driver
 
+from tests.support.interception import Recorder
 from tests.support.store import PAST, claim, claim_due, handle
-from trio_monque.errors import MonqueConnectionError, MonqueError
+from tests.support.transactions import Commits, balance, deposit
+from trio_monque.errors import MonqueConnectionError, MonqueError, TransactionTimeoutError
 from trio_monque.jobs import transitions
 from trio_monque.jobs.fences import fence
 from trio_monque.jobs.job import Job, JobStatus
@@ -23,7 +25,14 @@ from trio_monque.store.codec import filter_of
 from trio_monque.store.job_collection import JobCollection
 from trio_monque.store.job_transactions import JobEnd
 from trio_monque.store.settling import Fate
-from trio_monque.store.transactions import CommitOutcome, run_transaction
+from trio_monque.store.transactions import (
+    LONGEST_PAUSE,
+    MOST_QUESTIONS,
+    CommitOutcome,
+    Found,
+    end_on_server,
+    run_transaction,
+)
 from trio_monque.store.types import ClientSession, Collection, Database
 
 LATER = PAST + timedelta(minutes=1)
@@ -36,14 +45,24 @@ class Terms:
 
     seconds: float = 30.0
     cancelled: bool = False
+    is_given_up: bool = False
+    too_late: MonqueError | None = None
+    sessions: list[ClientSession] = field(default_factory=list)
     last_beat: datetime = LATER
     pauses: list[float] = field(default_factory=list)
+
+    def begin(self, session: ClientSession) -> bool:
+        self.sessions.append(session)
+        return not self.is_given_up
 
     def seconds_left(self) -> float:
         return self.seconds
 
-    def is_cancelled(self) -> bool:
-        return self.cancelled
+    def overdue(self) -> MonqueError | None:
+        return self.too_late
+
+    def may_end(self) -> bool:
+        return not self.cancelled
 
     def pause(self, seconds: float) -> None:
         self.pauses.append(seconds)
@@ -74,31 +93,26 @@ class Seen:
     is_unclear: bool
 
 
-def run(store: JobCollection, job: Job, function: Callable[[ClientSession], Any], terms: Terms | None = None) -> Seen:
+def run(
+    store: JobCollection,
+    job: Job,
+    function: Callable[[ClientSession], Any],
+    terms: Terms | None = None,
+    kind: type[JobEnd[Any]] = JobEnd,
+) -> Seen:
     def decide(result: Any) -> Any:
         return transitions.complete(job, LATER, result)
 
-    end = JobEnd(store, job, decide, RECEIPT)
+    end = kind(store, job, decide, RECEIPT)
     ended = run_transaction(end, function, terms or Terms())
     fates = {
         CommitOutcome.COMMITTED: Fate.WRITTEN,
         CommitOutcome.REFUSED: Fate.REFUSED,
         CommitOutcome.UNKNOWN: Fate.LOST,
-        CommitOutcome.CANCELLED: None,
+        CommitOutcome.GIVEN_UP: None,
     }
     fate = end.read_fate() if ended.outcome is CommitOutcome.UNMATCHED else fates[ended.outcome]
     return Seen(fate, ended.value, ended.outcome is CommitOutcome.UNKNOWN)
-
-
-def deposit(accounts: Collection, session: ClientSession) -> int:
-    accounts.update_one({"_id": "a"}, {"$inc": {"balance": 1}}, session=session)
-    return 42
-
-
-def balance(accounts: Collection) -> int:
-    document = accounts.find_one({"_id": "a"})
-    assert document is not None
-    return int(document["balance"])
 
 
 def stored(store: JobCollection, job_id: ObjectId) -> Job:
@@ -236,34 +250,6 @@ def test_locks_of_an_attempt_without_time_are_released(store: JobCollection, acc
     assert balance(accounts) == 1
 
 
-class Commits:
-    """Stands for the driver's commit: the first `lost` answers are lost."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, lost: int, *, applied: bool) -> None:
-        self.count = 0
-        self._lost = lost
-        self._applied = applied
-        self._real = ClientSession.commit_transaction
-        commits = self
-
-        def commit(session: ClientSession) -> None:
-            commits.commit(session)
-
-        monkeypatch.setattr(ClientSession, "commit_transaction", commit)
-
-    def commit(self, session: ClientSession) -> None:
-        self.count += 1
-        if self.count > self._lost:
-            self._real(session)
-            return
-        if self._applied:
-            self._real(session)
-        elif session.in_transaction:
-            session.abort_transaction()
-        # With a wrong label: it says that nothing is committed.
-        raise driver.OperationFailure("no such transaction", 251, {"errorLabels": ["TransientTransactionError"]})
-
-
 @pytest.mark.parametrize("lost", [1, 2])
 def test_commit_whose_answer_is_lost_counts_once(
     store: JobCollection, accounts: Collection, monkeypatch: pytest.MonkeyPatch, lost: int
@@ -340,3 +326,213 @@ def test_what_ran_out_of_time_is_aborted_and_locks_nothing(store: JobCollection,
     with pymongo.timeout(2):  # By itself, the server would abort it after a minute.
         accounts.update_one({"_id": "a"}, {"$inc": {"balance": 1}})
     assert balance(accounts) == 1
+
+
+# --- The time ---
+
+
+def test_transaction_without_time_sends_nothing_that_waits(store: JobCollection, accounts: Collection) -> None:
+    """To the driver, a timeout of 0 means that there is none."""
+    (job,) = claim(store, 1)
+    # Of the driver, if it has not sent the command; of the library, if the connection broke within that moment.
+    with pytest.raises((driver.PyMongoError, MonqueConnectionError)):
+        run(store, job, partial(deposit, accounts), Terms(seconds=0.0))
+    assert (balance(accounts), stored(store, job.id).status) == (0, JobStatus.PROCESSING)
+
+
+def test_error_of_the_driver_behind_the_limit_is_that_of_the_limit(store: JobCollection, accounts: Collection) -> None:
+    """Also one that says that the transaction may be made again."""
+    (job,) = claim(store, 1)
+    terms = Terms()
+
+    def meet(session: ClientSession) -> None:
+        accounts.find_one({"_id": "a"}, session=session)
+        accounts.update_one({"_id": "a"}, {"$inc": {"balance": 10}})
+        terms.too_late = TransactionTimeoutError("it", 5)
+        deposit(accounts, session)
+
+    with pytest.raises(TransactionTimeoutError) as caught:
+        run(store, job, meet, terms)
+    assert isinstance(caught.value.__cause__, driver.PyMongoError)
+    assert (len(terms.sessions), balance(accounts)) == (1, 10)
+
+
+def test_transaction_that_is_given_up_is_not_begun_again(store: JobCollection, accounts: Collection) -> None:
+    (job,) = claim(store, 1)
+    terms = Terms()
+
+    def meet(session: ClientSession) -> None:
+        accounts.find_one({"_id": "a"}, session=session)
+        accounts.update_one({"_id": "a"}, {"$inc": {"balance": 10}})
+        terms.is_given_up = True
+        deposit(accounts, session)
+
+    assert run(store, job, meet, terms).fate is None
+    assert (len(terms.sessions), balance(accounts)) == (1, 10)
+
+
+def test_transaction_that_is_given_up_before_its_begin_calls_nothing(store: JobCollection) -> None:
+    (job,) = claim(store, 1)
+    calls: list[ClientSession] = []
+    assert run(store, job, calls.append, Terms(is_given_up=True)).fate is None
+    assert calls == []
+
+
+def test_server_aborts_a_transaction_whose_thread_goes_on(store: JobCollection, accounts: Collection) -> None:
+    (job,) = claim(store, 1)
+    terms = Terms()
+    end = JobEnd[Any](store, job, lambda _: transitions.complete(job, LATER))
+
+    def outlive(session: ClientSession) -> None:
+        deposit(accounts, session)
+        end_on_server(end, terms.sessions[-1].session_id)
+        with pymongo.timeout(2):  # It is locked no more.
+            accounts.update_one({"_id": "a"}, {"$inc": {"balance": 10}})
+        terms.too_late = TransactionTimeoutError("it", 5)
+        deposit(accounts, session)
+
+    with pytest.raises(TransactionTimeoutError):
+        run(store, job, outlive, terms)
+    # The session goes back to the pool of the client, and serves again.
+    assert run(store, job, partial(deposit, accounts)).fate is Fate.WRITTEN
+    assert balance(accounts) == 11
+
+
+# --- The lock on the document ---
+
+
+@pytest.mark.parametrize("is_repeated", [False, True])
+def test_document_is_locked_from_the_second_call_on(
+    store: JobCollection, accounts: Collection, *, is_repeated: bool
+) -> None:
+    (job,) = claim(store, 1)
+    changed: list[bool] = []
+
+    def others_change(session: ClientSession) -> None:
+        deposit(accounts, session)
+        if len(changed) == 5:
+            return
+        try:
+            with pymongo.timeout(0.3):
+                store.collection.update_one({"_id": job.id}, {"$inc": {"rev": 1}})
+        except driver.PyMongoError:
+            changed.append(False)
+        else:
+            changed.append(True)
+
+    end = JobEnd[Any](store, job, lambda _: transitions.complete(job, LATER), RECEIPT)
+    ended = run_transaction(end, others_change, Terms(), is_repeated=is_repeated)
+    assert ended.outcome is CommitOutcome.COMMITTED
+    assert changed == ([False] if is_repeated else [True, False])
+
+
+def test_hold_leaves_a_request_to_cancel_to_the_end(store: JobCollection) -> None:
+    """Others may take long with what they do to such a job, and must not wait for it."""
+    (job,) = claim(store, 1)
+    store.collection.update_one({"_id": job.id}, {"$set": {"cancelRequestedAt": LATER}})
+    end = JobEnd[Any](store, job, lambda _: transitions.complete(job, LATER))
+    with store.collection.database.client.start_session() as session, session.start_transaction():
+        end.hold(LATER, session)
+        with pymongo.timeout(2):
+            assert store.collection.update_one({"_id": job.id}, {"$inc": {"rev": 1}}).modified_count
+
+
+# --- What is asked of the server ---
+
+
+@pytest.fixture
+def recorded(db: Database) -> Iterator[tuple[JobCollection, Recorder]]:
+    """The jobs by a client whose commands are recorded. Its writes wait for one member alone."""
+    recorder = Recorder()
+    host, port = db.client.address or ("", 0)
+    with pymongo.MongoClient[Any](
+        host, port, tz_aware=True, event_listeners=[recorder], directConnection=True
+    ) as client:
+        yield handle(client[db.name], write_concern=1), recorder
+
+
+def sent(recorder: Recorder, name: str) -> list[Any]:
+    return [command for each, command in recorder.commands if each == name]
+
+
+def test_transaction_reads_a_snapshot_and_commits_by_a_majority(
+    recorded: tuple[JobCollection, Recorder], accounts: Collection
+) -> None:
+    store, recorder = recorded
+    (job,) = claim(store, 1)
+    recorder.commands.clear()
+    accounts_there = store.collection.database.accounts
+    assert run(store, job, partial(deposit, accounts_there)).fate is Fate.WRITTEN
+    first, *_ = sent(recorder, "update")
+    assert (first["startTransaction"], first["readConcern"]["level"]) == (True, "snapshot")
+    (commit,) = sent(recorder, "commitTransaction")
+    assert commit["writeConcern"]["w"] == "majority"
+
+
+def test_question_about_a_commit_is_by_a_majority_and_in_one_session(
+    recorded: tuple[JobCollection, Recorder],
+) -> None:
+    store, recorder = recorded
+    (job,) = claim(store, 1)
+    store.collection.update_one({"_id": job.id}, {"$set": {"status": "completed"}})
+    recorder.commands.clear()
+    end = JobEnd[Any](store, job, lambda _: transitions.complete(job, LATER))
+    assert end.find_out(LATER) is Found.UNKNOWN
+    (renewal,), (look,) = sent(recorder, "update"), sent(recorder, "find")
+    assert renewal["writeConcern"]["w"] == "majority"
+    assert look["readConcern"]["level"] == "majority"
+    assert "afterClusterTime" in look["readConcern"]
+    assert look["lsid"] == renewal["lsid"]
+
+
+def test_fate_of_a_claim_is_read_by_a_majority(recorded: tuple[JobCollection, Recorder]) -> None:
+    store, recorder = recorded
+    (job,) = claim(store, 1)
+    job_changes.report_if_held(store, transitions.release(job, LATER))
+    recorder.commands.clear()
+    assert run(store, job, lambda _session: None).fate is Fate.LOST
+    assert sent(recorder, "find")[-1]["readConcern"]["level"] == "majority"
+
+
+# --- Errors ---
+
+
+class Unwritable(JobEnd[Any]):
+    """The end of a claim that the server does not understand."""
+
+    def write(self, _value: Any, session: ClientSession) -> bool:
+        self.collection.database.command("nonsense", session=session)
+        raise AssertionError("unreachable")
+
+
+def test_error_of_the_end_is_one_of_the_library_and_its_outcome_is_known(
+    store: JobCollection, accounts: Collection
+) -> None:
+    (job,) = claim(store, 1)
+    with pytest.raises(MonqueConnectionError, match="end the claim in its transaction") as caught:
+        run(store, job, partial(deposit, accounts), kind=Unwritable)
+    assert not caught.value.unknown_outcome
+    assert balance(accounts) == 0
+
+
+class Silent(JobEnd[Any]):
+    """The end of a claim about which the database does not answer."""
+
+    def find_out(self, beat: datetime) -> Found:
+        raise MonqueConnectionError("no answer", transient=True)
+
+
+def test_commit_whose_outcome_nothing_shows_raises_an_unknown_outcome(
+    store: JobCollection, accounts: Collection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (job,) = claim(store, 1)
+    terms = Terms()
+    Commits(monkeypatch, 1000, applied=True)
+    with pytest.raises(MonqueConnectionError, match="unknown whether") as caught:
+        run(store, job, partial(deposit, accounts), terms, Silent)
+    assert caught.value.unknown_outcome
+    assert isinstance(caught.value.__cause__, MonqueConnectionError)
+    # Longer and longer pauses, but none that is longer than a second.
+    assert len(terms.pauses) == MOST_QUESTIONS
+    assert terms.pauses == sorted(terms.pauses)
+    assert 0 < terms.pauses[0] < terms.pauses[-1] == LONGEST_PAUSE

@@ -1,9 +1,15 @@
-"""Exceptions whose text misbehaves, by what is wrong with it."""
+"""Exceptions whose text or class misbehaves, by what is wrong with it."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any, Final
+from unittest.mock import Mock
+
+import trio
+
+from trio_monque import Discard, MonqueError, Retry, Snooze
 
 
 class TextOfItsOwnError(Exception):
@@ -64,3 +70,72 @@ def _raising_itself() -> BaseException:
     error = TextOfItsOwnError(lambda: "")
     error.make_text = _raises(error)
     return error
+
+
+# --- Classes that replace what Python itself uses ---
+
+_PROPERTIES: Final = (
+    "__class__",
+    "__traceback__",
+    "__cause__",
+    "__context__",
+    "__suppress_context__",
+    "__notes__",
+    "args",
+    "exceptions",
+    "message",
+)
+_METHODS: Final = (
+    *("__getattribute__", "__getattr__", "__setattr__", "__delattr__", "__dir__"),
+    *("__str__", "__repr__", "__format__", "__hash__", "__eq__", "__ne__", "__bool__", "__len__", "__iter__"),
+    *("__reduce__", "__reduce_ex__", "with_traceback", "add_note", "split", "subgroup", "derive"),
+)
+_LIES: Final[tuple[Any, ...]] = (
+    *(trio.Cancelled, asyncio.CancelledError, BaseExceptionGroup, KeyboardInterrupt, SystemExit, GeneratorExit),
+    *(Retry, Snooze, Discard, MonqueError, str, dict, Mock(), None),
+)
+
+
+def _replacing(base: type[BaseException], name: str, value: Any) -> Callable[[], BaseException]:
+    error_class: Any = type(f"Odd{base.__name__}", (base,), {name: value})
+    if issubclass(base, BaseExceptionGroup):
+        return lambda: error_class("odd", [ValueError("in it")])
+    return lambda: error_class("odd")
+
+
+def _raising(make: Callable[[], BaseException]) -> Callable[..., Any]:
+    def attribute(self: Any, *_: Any, **__: Any) -> Any:
+        raise make()
+
+    return attribute
+
+
+def _telling(lie: Any) -> Callable[[Any], Any]:
+    return lambda _self: lie
+
+
+_EXITS: Final = property(_raising(SystemExit))
+
+
+def _caused() -> BaseException:
+    error = ValueError("caused")
+    error.__cause__ = _replacing(Exception, "__class__", _EXITS)()
+    return error
+
+
+def replacing_errors() -> dict[str, Callable[[], BaseException]]:
+    """Errors whose classes replace one attribute each: it raises, or it lies."""
+    found: dict[str, Callable[[], BaseException]] = {}
+    for base in (Exception, ExceptionGroup):
+        for what in (ZeroDivisionError, SystemExit, KeyboardInterrupt):
+            for name in (*_PROPERTIES, *_METHODS):
+                attribute = property(_raising(what)) if name in _PROPERTIES else _raising(what)
+                found[f"{base.__name__}.{name} raises {what.__name__}"] = _replacing(base, name, attribute)
+        for lie in _LIES:
+            key = f"{base.__name__}.__class__ is {getattr(lie, '__name__', type(lie).__name__)}"
+            found[key] = _replacing(base, "__class__", property(_telling(lie)))
+    odd = _replacing(Exception, "__class__", _EXITS)
+    found["in a group"] = lambda: BaseExceptionGroup("g", [ValueError(), odd()])
+    found["a base exception"] = _replacing(BaseException, "__class__", _EXITS)
+    found["as a cause"] = _caused
+    return found

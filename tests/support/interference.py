@@ -6,6 +6,8 @@ import threading
 from collections.abc import Callable
 from typing import TypeVar
 
+from pymongo.errors import AutoReconnect
+
 T = TypeVar("T")
 
 
@@ -30,3 +32,18 @@ class Slow:
             return call()
         finally:
             self.has_ended.set()
+
+
+class Failing:
+    """Calls of that purpose fail as if the connection was lost, before anything is sent."""
+
+    def __init__(self, purpose: str) -> None:
+        self.times = 0
+        self._purpose = purpose
+
+    def takes(self, purpose: str) -> bool:
+        return purpose == self._purpose
+
+    def befall(self, call: Callable[[], T]) -> T:
+        self.times += 1
+        raise AutoReconnect("gone")

@@ -113,6 +113,11 @@ def runs_of(scheduler: SchedulerClient) -> Any:
     return scheduler._engine._runner.running
 
 
+def runs_of_claims(claims: RunningClaims) -> Any:
+    """The runs of claims, whose leases a test lets expire."""
+    return claims._parts.engine._runner.running
+
+
 def parts_of(claims: RunningClaims) -> Parts:
     """The parts of running claims: their engine, source and clock, which no public class shows."""
     return claims._parts

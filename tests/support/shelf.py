@@ -14,7 +14,7 @@ from trio_monque.engine.demand import ClaimState, Demand, Due, Granted, KnownIte
 from trio_monque.engine.limits import EngineLimits
 from trio_monque.engine.nursery import Engine
 from trio_monque.engine.run import Run
-from trio_monque.engine.run_end import RunEnd
+from trio_monque.engine.run_end import NotBegun, RunEnd
 from trio_monque.engine.source import Control, HintStream
 from trio_monque.loop_time import loop_time
 from trio_monque.observations import Sighting
@@ -42,6 +42,7 @@ class Shelf:
     settled: dict[int, RunEnd] = field(default_factory=dict)
     batches: list[list[int]] = field(default_factory=list)
     renewed: list[tuple[float, list[int]]] = field(default_factory=list)
+    start_limits: dict[int, float] = field(default_factory=dict)
     lost: set[int] = field(default_factory=set)
     unwanted: set[int] = field(default_factory=set)
     reported: list[tuple[str, Any]] = field(default_factory=list)
@@ -136,6 +137,8 @@ class Shelf:
         return Due(later[0], self.known_items.get(later[0]) if later[1:2] != later[:1] else None)
 
     async def execute(self, run: Run[int]) -> object:
+        if not run.may_begin():
+            raise NotBegun
         return await self.handler(run)
 
     def conclude(self, claim: int, end: RunEnd) -> tuple[int, RunEnd]:
@@ -166,6 +169,9 @@ class Shelf:
 
     def renewal_limit(self, claim: int) -> float:
         return self.hold
+
+    def start_limit(self, claim: int) -> float:
+        return self.start_limits.get(claim, math.inf)
 
     def rescue_abandoned(self) -> None:
         self.reported.append(("rescue_abandoned", None))

@@ -58,6 +58,7 @@ from trio_monque.errors import (
     BrokenDocumentError,
     CallContextError,
     ClaimLostError,
+    ClientClosedError,
     DocumentRefusedError,
     EmbeddedServerError,
     FilterStillMatchesError,
@@ -79,7 +80,9 @@ from trio_monque.errors import (
     PayloadTooLargeError,
     ScheduleEndedError,
     ShortageError,
+    TransactionTimeoutError,
     UnreadablePayloadError,
+    UnsafeExceptionError,
     WorkerRegistrationError,
 )
 from trio_monque.events import (

@@ -27,12 +27,13 @@ from contextlib import suppress
 from contextvars import Context, ContextVar
 from enum import Enum, auto
 from types import FrameType
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar, cast
 
 import anyio
 import outcome
 import trio
 
+from ..foreign_errors import is_a, is_group, safe_error
 from ..grace import GraceOwner, carry_grace
 from .mailbox import Function
 
@@ -192,11 +193,19 @@ class AppCall(Generic[T]):
             carry_grace(self._grace_owner)
         scope = anyio.CancelScope()
         value: T
+        unsafe: BaseException | None = None
         ended: outcome.Value[T] | _Without | None = None
         try:
             with scope:
                 self._scope = scope
-                value = await self._function()
+                try:
+                    value = await self._function()
+                except BaseException as raised:
+                    # Before the scope, and all others, look at it: see `foreign_errors`.
+                    if (unsafe := safe_error(raised)) is raised:
+                        raise
+                if unsafe is not None:
+                    raise unsafe
             ended = _Without.CANCELLED if scope.cancelled_caught else outcome.Value(value)
             self._answer(ended)
         except BaseException as error:
@@ -215,11 +224,12 @@ class AppCall(Generic[T]):
 
     def _end_by(self, error: BaseException, scope: anyio.CancelScope) -> outcome.Error | _Without:
         rest: BaseException | None = error
-        if isinstance(error, asyncio.CancelledError):
+        if is_a(error, asyncio.CancelledError):
             rest = None
-        elif isinstance(error, BaseExceptionGroup):
-            with suppress(Exception):  # Nested too deep for Python, or a group class of its author: taken as it is.
-                rest = error.split(asyncio.CancelledError)[1]
+        elif is_group(error):
+            # Nested too deep for Python, or a group class of its author: taken as it is.
+            with suppress(BaseException):
+                rest = cast("BaseExceptionGroup[Any]", error).split(asyncio.CancelledError)[1]
         if rest is not None:
             return outcome.Error(rest)
         if scope.cancel_called:

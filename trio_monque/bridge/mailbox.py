@@ -71,7 +71,7 @@ class Mailbox:
             RuntimeError: The loop has ended, so the function is not called.
         """
         self._functions.append(function)
-        if (not self._is_woken and self._wake is not None) or self._wake is _closed:
+        if not self._is_woken or self._wake is _closed:  # See `ring` for the second: the flag may be stale.
             self.ring()
 
     def gather(self, function: Function) -> bool:

@@ -12,13 +12,14 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from contextvars import copy_context
 from functools import partial
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar, cast
 
 import anyio
 import outcome
 import trio
 
 from ..errors import MonqueError
+from ..foreign_errors import is_group
 from .app_loop import AppLoop
 from .mailbox import Function
 
@@ -105,9 +106,10 @@ class RuntimeCall(Generic[T]):
                     raise
                 except BaseException as error:  # noqa: BLE001  # It is the caller's.
                     rest: BaseException | None = error
-                    if isinstance(error, BaseExceptionGroup):
-                        with suppress(Exception):  # Nested too deep, or a group class of its author: taken as it is.
-                            rest = error.split(trio.Cancelled)[1]
+                    if is_group(error):
+                        # Nested too deep, or a group class of its author: taken as it is.
+                        with suppress(BaseException):
+                            rest = cast("BaseExceptionGroup[Any]", error).split(trio.Cancelled)[1]
                     self._has_completed = rest is not None
                     if rest is not None:
                         ended = outcome.Error(rest)

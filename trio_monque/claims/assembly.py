@@ -122,5 +122,5 @@ def _policy_of(config: ClaimConfig) -> RetryPolicy:
         max_attempts=config.max_attempts,
         backoff=exponential,
         own_backoff=partial(asked_backoff, own, exponential) if callable(own) else own,
-        error_text=ErrorText(redact=config.redact_errors),
+        error_text=ErrorText(redact=config.redact_errors, full_tracebacks=config.full_tracebacks),
     )

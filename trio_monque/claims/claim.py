@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from datetime import timedelta
 from functools import partial
 from types import TracebackType
-from typing import Any, Generic, Protocol, Self, TypeVar
+from typing import Any, Generic, Protocol, Self, TypeVar, cast
 
 import anyio
 import trio
@@ -17,6 +17,7 @@ from ..checks import checked_seconds
 from ..engine.run import Run
 from ..engine.run_end import CancelReason
 from ..errors import ClaimLostError, InvalidUpdateError, MonqueConnectionError, MonqueError
+from ..foreign_errors import is_a, is_group, safe_error
 from ..host.handler_loop import CleanupScope, HandlerLoop
 from ..safe_text import shown
 from ..store.documents.settling_statements import EncodedUpdate
@@ -141,6 +142,7 @@ class Claim(Generic[DocT]):
             InvalidOptionError, InvalidPayloadError: As for `finish`.
             InvalidUpdateError: The server refuses the update. Nothing was committed, and the claim is still held.
             ClaimLostError: This instance no longer holds the lock. Nothing was committed.
+            TransactionTimeoutError: `function` took too long. Nothing was committed, and the claim is still held.
             MonqueConnectionError: No attempt was committed in time; or, with `unknown_outcome`, nothing shows whether
                 it was.
             MonqueError: The claim has ended, its work is cancelled, or the server is standalone.
@@ -251,13 +253,17 @@ class Claim(Generic[DocT]):
     ) -> bool:
         assert self._block is not None
         assert self._scope is not None
+        # The scope of the block looks at the error: see `foreign_errors`. What the block raised itself leaves it.
+        raised = error
+        if error is not None and (error := safe_error(error, for_generators=True)) is not raised:
+            kind = type(error)
         left: BaseException | None = error  # What leaves the block.
         try:
             if self._block.__exit__(kind, error, trace):
                 left = None
         except BaseException as rest:  # noqa: BLE001  # The scope takes its own cancellation out of a group.
             # Python closes a block that its loop has left behind. Its scope cannot be left any more.
-            left = error if isinstance(error, GeneratorExit) else rest
+            left = error if is_a(error, GeneratorExit) else rest
         was_cut = self._scope.cancelled_caught
         try:
             # `unanswered`: the server refused an end, and its cancelled caller does not know that (see `_end`).
@@ -280,10 +286,11 @@ class Claim(Generic[DocT]):
             # The block may be left by an error and by a cancellation at once. Then the error decides: a failure must
             # not count as a release.
             others: BaseException | None = left
-            if isinstance(left, BaseExceptionGroup):
-                others = left.split(anyio.get_cancelled_exc_class())[1]
+            if is_group(left):
+                with suppress(BaseException):  # Nested too deep for Python: taken as it is.
+                    others = cast("BaseExceptionGroup[Any]", left).split(anyio.get_cancelled_exc_class())[1]
             # A cancellation, a Ctrl-C or an exit is not a failure of the document, which is released uncounted.
-            outcome = others if isinstance(others, Exception) else UncountedReleaseError()
+            outcome = cast("Exception", others) if is_a(others, Exception) else UncountedReleaseError()
         self._loop.post(partial(self._work.end, outcome))
 
     def _cut_short(self) -> BaseException:

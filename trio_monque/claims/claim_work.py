@@ -101,13 +101,13 @@ class ClaimWork:
                 # The engine releases the document when this call ends. The block may be in another task, and still
                 # clean up: a second instance would work on the document beside it. If the block has not left at the
                 # engine's hard end, the run counts as abandoned: the lock stays until its lease ends.
-                with self._run.shielded_wait:
+                with self._run.shielded_wait():
                     await self._wait()
-                self._run.abandoned = self.is_entered
+                self._run.abandoned |= self.is_entered
             raise
         # An error of the block decides. Its cancellation does not: on asyncio it may have taken the place of the error
         # of a refused `finish`, which on trio is a failure.
-        if self._error is None or isinstance(self._error, UncountedReleaseError):
+        if self._error is None or type(self._error) is UncountedReleaseError:
             self.check_answered()
         if self._error is not None:
             raise self._error

@@ -14,13 +14,15 @@ from ..async_with import entered_by_async_with
 from ..call_context import async_calls
 from ..checks import is_async, problem_of_handler
 from ..clock import in_time_of, virtual_time
+from ..engine.run_end import NotBegun
 from ..errors import ClaimLostError, InvalidOptionError, MonqueError
 from ..host.application_loop import Opened, opened, run
 from ..host.handler_loop import ON_TRIO, HandlerLoop
 from ..host.health import Health, health_of
 from ..host.host import Body
-from ..log import logger_of
+from ..log import exc_info_of, logger_of
 from ..store.types import TypedCollection
+from ..unfinished_work import unfinished_work
 from .assembly import Listeners, Parts, assembled
 from .claim import Claim
 from .claim_work import ClaimWork
@@ -272,15 +274,18 @@ async def _work(
 ) -> None:
     await slots.enter(work)
     try:
-        await handler(claim)
+        if not claim._run.may_begin():  # noqa: SLF001
+            raise NotBegun
+        if (problem := unfinished_work(await handler(claim))) is not None:
+            raise TypeError(f"the handler {problem}")
     except ClaimLostError:
         raise  # The engine has reported the loss already.
-    except Exception:
+    except Exception as error:
         if work.is_over:  # The settlement is made, so no event or report has this error: only this line.
             logger.error(
                 "the work on document %s failed after its claim had ended; the document does not change",
                 claim.id,
-                exc_info=shows_errors,
+                exc_info=exc_info_of(error) if shows_errors else None,
                 extra=log_extra(claim.id, claim.attempt),
             )
         raise

@@ -12,7 +12,7 @@ from ..document_lock import NEVER
 from ..host.log_lines import HostEnd, Reporter
 from ..jobs.error_history import ErrorText, kept_reason
 from ..jobs.verdicts import CutShort, Discarded, Failed, Snoozed
-from ..log import logger_of
+from ..log import exc_info_of, logger_of
 from ..safe_text import shown
 from ..store.types import ObjectId
 from .locked_document import HeldDocument
@@ -134,7 +134,7 @@ class ClaimsReporter(Reporter[HeldDocument, DocumentSettlement, RescuedDocument,
                     held,
                     "is now a dead letter" if is_last else "will be claimed again after its backoff",
                     reason,
-                    exc_info=error if self._error_text.redact is None else None,
+                    exc_info=exc_info_of(error) if self._error_text.redact is None else None,
                     extra=self.extra_of(held),
                 )
                 self.event_delivery.emit(events.DocumentFailed(held.id, held.attempt, error, will_retry=not is_last))

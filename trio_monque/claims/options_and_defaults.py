@@ -34,6 +34,7 @@ class ClaimOptions(TypedDict, total=False):
     max_backoff_delay: float
     retry_jitter: float
     redact_errors: Callable[[str], str] | None
+    full_tracebacks: bool
     heartbeat_interval: float
     clock_skew: float
     poll_interval: float
@@ -65,6 +66,7 @@ class ClaimConfig(HostOptions):
         retry_jitter: The share of a backoff by which it is varied at random, up and down. 0 to 1.
         redact_errors: Called with the reason of each failure before it is stored in a lock or logged. Its return value
             replaces the reason.
+        full_tracebacks: Tracebacks in logs and events begin at the event loop, not at the handler.
         heartbeat_interval: How often locks are renewed; a lease is three of them. 0.2 to 300.
         clock_skew: How far the clock of a program that knows only `by` and `until` may be off. Its lock is taken this
             long after its `until`.

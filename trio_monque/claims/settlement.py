@@ -14,6 +14,7 @@ from typing import Any, Final
 from ..document_lock import NEVER, dead_letter_lock, freed, shortened
 from ..engine.run_end import RunEnd
 from ..errors import ClaimLostError, InvalidOptionError, InvalidUpdateError
+from ..foreign_errors import is_a
 from ..host.run_ends import failure_of, has_succeeded
 from ..jobs.error_history import kept_reason
 from ..jobs.retry_policy import RetryPolicy, awake_at, judged
@@ -93,15 +94,16 @@ def outcome_of(end: RunEnd, time_limit: float, policy: RetryPolicy) -> Outcome:
     # The server has refused that settlement: if it were written, or the claim lost, the engine would not conclude the
     # run. The work did not get that error. Without this, the run would count as successful: the lock would be removed,
     # the result lost, and no error reported.
-    if isinstance(end.error, UnansweredEndError):
+    if type(end.error) is UnansweredEndError:
         end = end._replace(error=refusal_of(end.error.settlement))
     # Also without a cancellation by the engine: the block of `async with claim` may have been cancelled by its own
     # task.
-    if isinstance(end.error, UncountedReleaseError):
+    if type(end.error) is UncountedReleaseError:
         return CutShort()
     if has_succeeded(end):
         return Finished(None)
-    error = failure_of(end, time_limit, _without_claim_lost)
+    full_tracebacks = policy.error_text.full_tracebacks
+    error = failure_of(end, time_limit, _without_claim_lost, full_tracebacks=full_tracebacks)
     if error is None:
         return CutShort()
     verdict = judged(error, policy)
@@ -111,7 +113,7 @@ def outcome_of(end: RunEnd, time_limit: float, policy: RetryPolicy) -> Outcome:
 
 def _without_claim_lost(error: BaseException) -> BaseException | None:
     # A cancelled block raises ClaimLostError, and the handler may let it propagate.
-    return None if isinstance(error, ClaimLostError) else error
+    return None if is_a(error, ClaimLostError) else error
 
 
 def ending_of(held: HeldDocument, outcome: Outcome, now: datetime, policy: RetryPolicy) -> Ending:

@@ -24,9 +24,11 @@ from ..engine.run import Run
 from ..engine.run_end import RunEnd
 from ..engine.source import Control
 from ..errors import InvalidUpdateError, MonqueConnectionError
+from ..foreign_errors import safe_error
+from ..host.missed_leases import MissedLeases
 from ..host.one_group import OneGroupSource
 from ..host.transactions import Transactions
-from ..jobs.verdicts import Discarded
+from ..jobs.verdicts import Discarded, Failed
 from ..log import logger_of
 from ..observations import Sighting
 from ..safe_text import shown
@@ -67,6 +69,10 @@ lease ends.
 """
 
 
+MOST_MISSED_LEASES: Final = 3
+"""Runs in a row that may miss their lease without a failed attempt. As many deaths as a job survives by default."""
+
+
 class DocumentSource(OneGroupSource[HeldDocument, DocumentSettlement]):
     """Claims, runs, settles, renews and rescues documents. On the thread of the trio run; commands in database threads.
 
@@ -88,6 +94,7 @@ class DocumentSource(OneGroupSource[HeldDocument, DocumentSettlement]):
         self._policy = shared.policy
         self._work = work
         self._beats = Beats()
+        self._missed_leases = MissedLeases()
         self.reclaim_guard = ReclaimGuard(shared.locked, shared.db_threads, shared.config.instance_id)
 
     def attach(self, control: Control[HeldDocument, DocumentSettlement]) -> None:
@@ -178,7 +185,12 @@ class DocumentSource(OneGroupSource[HeldDocument, DocumentSettlement]):
     # --- Settling ---
 
     def conclude(self, claim: HeldDocument, end: RunEnd) -> DocumentSettlement:
-        return DocumentSettlement(claim, outcome_of(end, self.time_limit(claim), self._policy))
+        end = self._missed_leases.counted(claim.key, end, MOST_MISSED_LEASES)
+        try:
+            outcome = outcome_of(end, self.time_limit(claim), self._policy)
+        except BaseException as error:  # noqa: BLE001  # A property of a subclass of Retry: it fails its document only.
+            outcome = Failed(safe_error(error))
+        return DocumentSettlement(claim, outcome)
 
     async def prepare(self, settlements: Sequence[DocumentSettlement]) -> Sequence[DocumentSettlement]:
         now = await self._time.refreshed(self._db_threads, Channel.RENEWALS)
@@ -193,10 +205,10 @@ class DocumentSource(OneGroupSource[HeldDocument, DocumentSettlement]):
             return ending_of(held, settlement.outcome, now, self._policy)
         except MemoryError:
             raise  # The document is not the cause: the settler tries again.
-        except Exception as error:
+        except BaseException as error:
             extra = log_extra(held.id, held.attempt)
             logger.exception("could not decide the end of document %s; it is now a dead letter", held, extra=extra)
-            settlement.outcome = Discarded(error)
+            settlement.outcome = Discarded(safe_error(error))
             return ending_of(held, settlement.outcome, now, self._policy)
 
     async def settle(self, batch: Sequence[DocumentSettlement]) -> Sequence[bool | None]:

@@ -9,19 +9,17 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 import click
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from ..safe_text import one_line
 
 _UNITS: Final = (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1))
 
 
-def print_records(records: Sequence[Mapping[str, object]], empty: str) -> None:
+def print_records(records: Sequence[Mapping[str, object]], empty: str, *, kept: int = 1) -> None:
     """Print a table with a line for each record, or `empty` if there are none.
 
-    A terminal gets a table that fits its width: what is too long is cut, but never the first column, which one copies.
+    A terminal gets a table that fits its width: what is too long is cut, beginning with the last column, but never the
+    first column, which one copies, and the first `kept` ones only when all others are as narrow as their headings.
     Anything else gets whole values, in columns that are separated by two spaces.
     """
     if not records:
@@ -29,16 +27,38 @@ def print_records(records: Sequence[Mapping[str, object]], empty: str) -> None:
         return
     headings, rows = list(records[0]), [[cell(value) for value in record.values()] for record in records]
     if _is_terminal():
+        # Only here: rich takes as long to import as all else that `--help` needs.
+        from rich.cells import cell_len
+        from rich.console import Console
+        from rich.table import Table
+        from rich.text import Text
+
         table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-        for place, heading in enumerate(headings):
-            table.add_column(heading, no_wrap=True, overflow="fold" if place == 0 else "ellipsis")
-            if place == 0:
-                table.columns[0].min_width = max(len(heading), *(len(row[0]) for row in rows))
+        console = Console(highlight=False)
+        widths = [max(map(cell_len, column)) for column in zip(headings, *rows, strict=True)]
+        fitting = fitted(widths, [len(heading) for heading in headings], console.width, kept)
+        for heading, width in zip(headings, fitting, strict=True):
+            table.add_column(heading, no_wrap=True, overflow="ellipsis", width=width)
         for row in rows:
             table.add_row(*map(Text, row))
-        Console(highlight=False).print(table)
+        console.print(table)
     else:
         print_columns([headings, *rows])
+
+
+def fitted(widths: Sequence[int], least: Sequence[int], space: int, kept: int) -> Sequence[int]:
+    """Return the widths of columns that fit the space, with two spaces behind each.
+
+    The last columns are cut first, none below its least width. The first `kept` ones are cut after all others, and the
+    very first one never.
+    """
+    found = list(widths)
+    excess = sum(found) + 2 * (len(found) - 1) - space
+    for place in (*reversed(range(kept, len(found))), *reversed(range(1, kept))):
+        cut = min(max(excess, 0), max(found[place] - least[place], 0))
+        found[place] -= cut
+        excess -= cut
+    return found
 
 
 def print_columns(rows: Sequence[Sequence[str]]) -> None:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import io
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from importlib import metadata
 from typing import Final
 
 import click
@@ -15,18 +14,8 @@ from click.shell_completion import shell_complete
 
 from ..errors import EmbeddedServerError, MonqueError
 from ..safe_text import without_secrets
-from .claims.commands import claims
-from .demo.command import demo
-from .doctor.command import doctor
 from .exit_statuses import FAILED, INTERRUPTED, OUTPUT_CLOSED, SUCCEEDED
-from .jobs.acting import cancel, delete, reschedule, retry
-from .jobs.adding import enqueue, preview, schedule
-from .jobs.fleet import instances
-from .jobs.indexes import indexes
-from .jobs.looking import jobs, show, stats
-from .jobs.pausing import pause, resume
-from .run.command import run
-from .server import server
+from .lazy_commands import CommandEntry, LazyCommands
 from .tracebacks import traceback_for_user
 
 PROGRAM: Final = "trio-monque"
@@ -34,12 +23,7 @@ COMPLETION: Final = "_TRIO_MONQUE_COMPLETE"
 """The variable that shells set when they ask for completions; click derives the name from the program's."""
 
 
-def _version() -> str:
-    try:
-        return metadata.version("trio-monque")
-    except metadata.PackageNotFoundError:
-        return "(a source tree that is not installed)"
-
+_LOADED: Final = f"{__name__}.loaded"
 
 _EXAMPLES = """\b
 Examples:
@@ -52,46 +36,75 @@ Examples:
 """
 
 
+def _print_version(context: click.Context, _option: click.Parameter, given: bool) -> None:  # noqa: FBT001
+    if not given or context.resilient_parsing:
+        return
+    from importlib import metadata  # Only here: it imports the parser of e-mails.
+
+    try:
+        version = metadata.version("trio-monque")
+    except metadata.PackageNotFoundError:
+        version = "(a source tree that is not installed)"
+    click.echo(f"{PROGRAM} {version}")
+    context.exit()
+
+
 @click.group(
-    invoke_without_command=True, epilog=_EXAMPLES, context_settings={"max_content_width": 100, "show_default": False}
+    cls=LazyCommands,
+    invoke_without_command=True,
+    epilog=_EXAMPLES,
+    context_settings={"max_content_width": 100, "show_default": False},
 )
-@click.version_option(_version(), prog_name=PROGRAM, message="%(prog)s %(version)s")
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_print_version,
+    help="Show the version and exit.",
+)
 @click.pass_context
 def program(context: click.Context) -> None:
     """Durable background jobs on MongoDB."""
+    context.meta[_LOADED]()  # click calls this after it has imported the command, and before it calls that.
     if context.invoked_subcommand is None:
         click.echo(context.get_help())
 
 
-program.add_command(run)
-program.add_command(demo)
-program.add_command(doctor)
-program.add_command(jobs)
-program.add_command(show)
-program.add_command(stats)
-program.add_command(instances)
-program.add_command(indexes)
-program.add_command(claims)
-program.add_command(enqueue)
-program.add_command(schedule)
-program.add_command(preview)
-program.add_command(cancel)
-program.add_command(retry)
-program.add_command(reschedule)
-program.add_command(delete)
-program.add_command(pause)
-program.add_command(resume)
-program.add_command(server)
+program.add_entries(
+    [
+        CommandEntry("run", ".run.command", "Run the workers of your program."),
+        CommandEntry("demo", ".demo.command", "See it at work on your own machine, in under a minute."),
+        CommandEntry("doctor", ".doctor.command", "Say what is wrong, and what to do."),
+        CommandEntry("jobs", ".jobs.looking", "List jobs."),
+        CommandEntry("show", ".jobs.looking", "Show one job, and why it does not run now."),
+        CommandEntry("stats", ".jobs.looking", "Count jobs by name and status."),
+        CommandEntry("errors", ".jobs.errors", "Group failed jobs by their error."),
+        CommandEntry("instances", ".jobs.fleet", "List the scheduler instances."),
+        CommandEntry("indexes", ".jobs.indexes", "List, create and drop indexes."),
+        CommandEntry("claims", ".claims.commands", "Look at documents that are claimed by a lock."),
+        CommandEntry("enqueue", ".jobs.adding", "Enqueue a job."),
+        CommandEntry("schedule", ".jobs.adding", "Enqueue a job that recurs."),
+        CommandEntry("preview", ".jobs.preview", "Say what a cron expression means."),
+        CommandEntry("cancel", ".jobs.acting", "Cancel jobs."),
+        CommandEntry("retry", ".jobs.acting", "Requeue failed and cancelled jobs."),
+        CommandEntry("reschedule", ".jobs.acting", "Change when a pending job is due."),
+        CommandEntry("delete", ".jobs.acting", "Delete jobs."),
+        CommandEntry("pause", ".jobs.pausing", "Let no instance start jobs of a name."),
+        CommandEntry("resume", ".jobs.pausing", "Let instances start jobs of a paused name."),
+        CommandEntry("server", ".server", "Run a MongoDB server for development."),
+    ]
+)
 
 
-def run_program(argv: Sequence[str] | None) -> int:
-    """Run one command and return its exit status.
+def run_program(argv: Sequence[str] | None, loaded: Callable[[], None] = lambda: None) -> int:
+    """Run one command and return its exit status. `loaded` is called before the command runs, once it is imported.
 
     An error of this library ends in one line on standard error, an invalid argument in the usage and one line. Any
     other error is a bug, here or in the user's code, and is shown with its traceback.
     """
     try:
-        status = _run(argv)
+        status = _run(argv, loaded)
         if sys.stdout is not None:  # It was closed before the start, by `>&-`.
             sys.stdout.flush()  # Here, where a reader that left is still expected.
     except BrokenPipeError:
@@ -102,7 +115,7 @@ def run_program(argv: Sequence[str] | None) -> int:
     return status
 
 
-def _run(argv: Sequence[str] | None) -> int:
+def _run(argv: Sequence[str] | None, loaded: Callable[[], None]) -> int:
     if instruction := os.environ.get(COMPLETION):
         return shell_complete(program, {}, PROGRAM, COMPLETION, instruction)
     try:
@@ -110,6 +123,7 @@ def _run(argv: Sequence[str] | None) -> int:
         # errors with their secrets.
         arguments = list(sys.argv[1:] if argv is None else argv)
         with program.make_context(PROGRAM, list(arguments), obj=arguments) as context:
+            context.meta[_LOADED] = loaded
             return int(program.invoke(context) or SUCCEEDED)
     except click.exceptions.Exit as ended:  # After --help or --version.
         return ended.exit_code

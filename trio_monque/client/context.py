@@ -59,6 +59,8 @@ class ClientContext(ServerTime):
         self.workers_here = workers_here
         self.worker_here = worker_here
         self.unserved = UnservedNames(lambda name: worker_here(name) is not None)
+        # Any thread may call. What follows is written under this lock. It is held while indexes are created: the other
+        # threads need these indexes, and wait.
         self._indexing = threading.Lock()
         self._indexed = config.skip_index_creation
         self._were_indexed = False  # Once, perhaps before a drop.
@@ -104,13 +106,13 @@ class ClientContext(ServerTime):
         Args:
             also: From now on also these, of `indexes.IF_NEEDED`.
         """
-        for one in also:
-            if one not in self._also:
-                self._also = (*self._also, one)
-                self.forget_indexes()
-        if self._indexed:
+        # In this order: another thread that adds one says first that it is not created yet.
+        if all(one in self._also for one in also) and self._indexed:
             return
         with self._indexing:
+            if new := tuple(one for one in dict.fromkeys(also) if one not in self._also):
+                self._indexed = self.config.skip_index_creation
+                self._also += new
             # Checked again: of many threads that arrive together, one creates the indexes, and the others wait here.
             if not self._indexed:
                 try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import asynccontextmanager, nullcontext, suppress
 from contextvars import Context, copy_context
 from functools import partial
 from typing import Any, Final, TypeVar
@@ -53,6 +53,8 @@ class EventDelivery:
 
     def __init__(self, call_listener: CallListener | None = None) -> None:
         self._call_listener = call_listener
+        # Outside of `run`, any thread adds, removes and reads. While `run` runs, only the thread of the run changes the
+        # subscriptions (see `_on_the_run`); streams may be opened and left on any loop.
         self._subscriptions: list[Subscription] = []
         self._streams: list[EventStream[Any]] = []
         self._context: Context | None = None
@@ -81,7 +83,7 @@ class EventDelivery:
             self._start(subscription)
 
     def _remove(self, subscription: Subscription) -> None:
-        if subscription in self._subscriptions:
+        with suppress(ValueError):  # It is removed already, perhaps in another thread.
             self._subscriptions.remove(subscription)
             subscription.remove()
 
@@ -126,10 +128,11 @@ class EventDelivery:
 
     def has_listener(self, event_type: type[Event]) -> bool:
         """Return whether there is a listener for events of this type: without one, the event need not be made."""
-        for subscription in self._subscriptions:
+        # Copies: listeners and streams come and go in other threads, and one that moves up in the list would be passed
+        # over.
+        for subscription in tuple(self._subscriptions):
             if issubclass(event_type, subscription.listens_to):
                 return True
-        # A copy: streams come and go on other loops, and one that moves up in the list would be passed over.
         return any(stream.takes(event_type) for stream in tuple(self._streams)) if self._streams else False
 
     def emit(self, event: Event) -> None:
@@ -228,7 +231,8 @@ class EventDelivery:
                 call_plain(subscription, event)
 
     def _listening_to(self, event: Event) -> list[Subscription]:
-        return [one for one in self._subscriptions if isinstance(event, one.listens_to)]
+        # A copy, as above: outside of `run`, any thread may remove a listener.
+        return [one for one in tuple(self._subscriptions) if isinstance(event, one.listens_to)]
 
     def _offer_to_streams(self, event: Event) -> None:
         for stream in list(self._streams):

@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import Any, Final, Literal
 
 from ..checks import check_seconds
-from ..errors import BrokenDocumentError, InvalidOptionError, MonqueError
+from ..errors import BrokenDocumentError, InvalidOptionError, MonqueConnectionError, MonqueError
 from ..jobs.endings import JobDeletedError, problem_of
 from ..jobs.job import Job, result_reader
 from ..jobs.job_query import object_id
@@ -29,18 +29,23 @@ class JobWait:
     """One wait. Any thread may call it, one at a time: `EndWatcher` has the lock.
 
     Attributes:
-        ids: The jobs, in the caller's order.
+        ids: The jobs, in the caller's order. A text that is not the id of any document stays a text.
         live: Those whose ends are not known yet.
     """
 
-    def __init__(self, ids: Sequence[ObjectId], until: Until, *, check: bool, readers: ResultReaders = NONE) -> None:
+    def __init__(
+        self, ids: Sequence[ObjectId | str], until: Until, *, check: bool, readers: ResultReaders = NONE
+    ) -> None:
         self.ids = ids
         self._readers = readers
-        self.live = set(ids)
+        self.live = {one for one in ids if isinstance(one, ObjectId)}
         self._until = until
         self._check = check
-        self._ends: dict[ObjectId, Job | MonqueError] = {}
+        self._ends: dict[ObjectId | str, Job | MonqueError] = {}
         self._failure: MonqueError | None = None
+        for one in ids:
+            if isinstance(one, str):
+                self._note(one, JobDeletedError(one))
 
     @property
     def is_over(self) -> bool:
@@ -72,10 +77,24 @@ class JobWait:
         self.live.discard(job_id)
         if isinstance(ended, Job) and self._check:
             ended = problem_of(ended) or ended
+        self._note(job_id, ended)
+
+    def _note(self, job_id: ObjectId | str, ended: Job | MonqueError) -> None:
         self._ends[job_id] = ended
         if isinstance(ended, BrokenDocumentError) or (isinstance(ended, MonqueError) and self._until == "all"):
             # There is nothing to wait for any more: the result would be this error in the end.
             self.fail(ended)
+
+    def timed_out(self, timeout: float, fault: MonqueConnectionError | None) -> TimeoutError:
+        """Return the error of a wait that was not over in time. `fault` is why the last look failed, if it did."""
+        live = next(one for one in self.ids if one in self.live)
+        if len(self.ids) == 1:
+            what = f"no end of job {live} is known after {timeout:g} s; it goes on"
+        else:
+            what = f"no end of {len(self.live)} of {len(self.ids)} jobs is known after {timeout:g} s, such as {live}"
+        error = TimeoutError(what if fault is None else f"{what}; the last look failed: {fault}")
+        error.__cause__ = fault
+        return error
 
     def result(self) -> Sequence[Job]:
         """Return the jobs that have ended, in the caller's order, or raise the error of the first that has one.
@@ -121,15 +140,18 @@ def job_wait(jobs: Iterable[Job | ObjectId | str], until: str, timeout: float | 
     return JobWait(ids, "all" if until == "all" else "first", check=check, readers=readers)
 
 
-def id_of(job: Job | ObjectId | str) -> ObjectId:
-    """Return the id of a job. Raise InvalidOptionError if it is neither a job nor the id of one."""
+def id_of(job: Job | ObjectId | str) -> ObjectId | str:
+    """Return the id of a job, or the given text if it cannot be one: `get_job` does not find such a job either.
+
+    Raises:
+        InvalidOptionError: It is neither a job, nor an id, nor a text.
+    """
     given: object = job
     if isinstance(given, Job):
         return given.id
-    known = object_id(given) if isinstance(given, ObjectId | str) else None  # ObjectId(None) would be a new id.
-    if known is None:
+    if not isinstance(given, ObjectId | str):  # ObjectId(None) would be a new id.
         raise InvalidOptionError("job", job, "must be a job or its id")
-    return known
+    return object_id(given) or str(given)
 
 
 OnEnd = Callable[[], object]

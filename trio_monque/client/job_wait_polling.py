@@ -4,17 +4,19 @@ The *follower* reads a change stream, and passes ids on. The *looker* looks at t
 run only while there are waits. Races that this file closes:
 
 - A job ends between the caller's own look and the opening of the stream. So each opening is followed by a look at all
-  jobs that are waited for. A stream that breaks is never resumed, but opened anew: then the same look follows.
+  jobs that are waited for. A stream that breaks is never resumed, but opened anew: then the same look follows. If the
+  stream is open already, the jobs of a new wait are looked at once more.
 - The stream reports an end that a majority does not hold yet. An election may undo it, so it does not count: the looker
   looks again soon, until a majority holds it or the job is live again.
-- A look does not find a job that exists, because an election is going on. Only a linearizable read proves that it is
-  gone.
+- A look does not find a job that exists, because an election is going on. `gone_among` proves which are gone. Until it
+  is answered, the waits whose ends were found do not wait for it.
 - A wait begins while the threads are about to end, because there was none. Both decide under one lock.
 """
 
 from __future__ import annotations
 
 import heapq
+import logging
 import threading
 import time
 from collections import defaultdict
@@ -25,9 +27,9 @@ from typing import Final
 from ..errors import MonqueConnectionError, MonqueError
 from ..log import logger_of
 from ..store.change_stream import NoStreamError
-from ..store.ended_jobs import EndStream, Look, is_gone, look_at, open_end_stream
+from ..store.ended_jobs import EndStream, Look, gone_among, look_at, open_end_stream
 from ..store.job_collection import JobCollection
-from ..store.types import ObjectId
+from ..store.types import ObjectId, Timestamp
 from ..threads import starting_thread
 from .job_wait import AGAIN_AFTER, JobWait, OnEnd
 
@@ -47,13 +49,18 @@ STREAM_WAIT: Final = 1.0
 def look(jobs: JobCollection, ids: Collection[ObjectId]) -> tuple[Look, set[ObjectId]]:
     """Look at the jobs. Return what was found, and which of them are gone for certain."""
     found = look_at(jobs, ids)
-    return found, {one for one in found.unseen if is_gone(jobs, one)}
+    return found, gone_among(jobs, found.unseen)
 
 
 class EndWatcher:
-    """The waits of one client."""
+    """The waits of one client. All its attributes are read and written under the lock.
+
+    Attributes:
+        fault: Why the last look failed; None if it succeeded.
+    """
 
     def __init__(self, jobs: JobCollection) -> None:
+        self.fault: MonqueConnectionError | None = None
         self._jobs = jobs
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
@@ -64,11 +71,17 @@ class EndWatcher:
         self._later: list[tuple[float, float, ObjectId]] = []  # When to look again, and after which pause.
         self._poll_at = 0.0
         self._is_following = False
+        self._since: Timestamp | None = None  # From when on the stream reports ends.
         self._has_looker = self._has_follower = False
 
     @contextmanager
-    def waiting(self, wait: JobWait, on_end: OnEnd) -> Iterator[None]:
+    def waiting(self, wait: JobWait, on_end: OnEnd, fault: MonqueConnectionError | None = None) -> Iterator[None]:
         """Call `on_end` once when the wait is over, for as long as the block lasts.
+
+        Args:
+            wait: The wait. Its caller has looked at the jobs.
+            on_end: See OnEnd.
+            fault: Why that look failed, if it did.
 
         Raises:
             ShortageError: The process cannot start a thread.
@@ -77,8 +90,13 @@ class EndWatcher:
             self._waits[wait] = on_end
             for job_id in wait.live:
                 self._of_job[job_id].add(wait)
-            # Again, although the caller has looked: a job may have ended since then, and an open stream has said so.
-            self._new |= wait.live
+            if self._is_following or fault is not None:
+                # Again, although the caller has looked: a job may have ended since then, and the stream has said so.
+                self._new |= wait.live
+            elif not self._has_looker:
+                # The opening of the stream is followed by a look at all. Another one before it would find nothing new.
+                self._poll_at = time.monotonic() + POLL_WITHOUT_STREAM
+            self.fault = fault or self.fault
             self._changed.notify_all()
         try:
             self._start_threads()
@@ -110,8 +128,7 @@ class EndWatcher:
     def _forget(self, wait: JobWait) -> None:
         self._waits.pop(wait, None)
         for job_id in wait.ids:
-            waits = self._of_job.get(job_id)
-            if waits is not None:
+            if isinstance(job_id, ObjectId) and (waits := self._of_job.get(job_id)) is not None:
                 waits.discard(wait)
                 if not waits:
                     del self._of_job[job_id]
@@ -137,24 +154,30 @@ class EndWatcher:
         while True:
             with self._changed:
                 if not self._waits:
-                    self._has_looker = False
+                    self._has_looker, self.fault = False, None
                     self._new.clear()
                     self._reported.clear()
                     self._later.clear()
                     return
                 now = time.monotonic()
-                due = self._due(now)
+                due, since = self._due(now), self._since
                 if not due:
                     next_at = min([self._poll_at, *(entry[0] for entry in self._later[:1])])
                     self._changed.wait(max(next_at - now, 0.0))
                     continue
             try:
-                found, gone = look(self._jobs, due)
+                found = look_at(self._jobs, due, since)
+                self._settle(found, ())
+                self._settle(Look(), gone_among(self._jobs, found.unseen))
             except MonqueConnectionError as error:
                 if not error.transient:
                     self._fail_all(error)
                     continue
                 # An election, for example. The callers wait as long as they want to; the same jobs are due again.
+                level = logging.WARNING if pause == AGAIN_AFTER else logging.DEBUG
+                logger.log(level, "%s; retrying (the waits for jobs go on meanwhile)", error)
+                with self._lock:
+                    self.fault = error
                 time.sleep(pause)
                 pause = min(2 * pause, LONGEST_PAUSE)
                 with self._lock:
@@ -164,9 +187,9 @@ class EndWatcher:
                 self._fail_all(_bug(error))
             else:
                 pause = AGAIN_AFTER
-                self._settle(found, gone, due)
+                self._look_again_at(due, found.unseen)
 
-    def _settle(self, found: Look, gone: set[ObjectId], due: dict[ObjectId, float | None]) -> None:
+    def _settle(self, found: Look, gone: Collection[ObjectId]) -> None:
         over: list[OnEnd] = []
         with self._changed:
             touched = {
@@ -177,15 +200,20 @@ class EndWatcher:
                 if wait.is_over:
                     over.append(self._waits[wait])
                     self._forget(wait)
+        for on_end in over:
+            on_end()
+
+    def _look_again_at(self, due: dict[ObjectId, float | None], unseen: set[ObjectId]) -> None:
+        """After a look: plan the next one at the jobs that a majority will soon know more about."""
+        with self._changed:
+            self.fault = None
             now = time.monotonic()
             for job_id, reported in due.items():
-                # A majority will know more soon of those that the stream reported, or that could not be found.
-                before = 0.0 if reported is None and job_id in found.unseen else reported
+                # Those that the stream reported, or that could not be found.
+                before = 0.0 if reported is None and job_id in unseen else reported
                 if job_id in self._of_job and before is not None and before < LONGEST_PAUSE:
                     pause = min(max(2 * before, AGAIN_AFTER), LONGEST_PAUSE)
                     heapq.heappush(self._later, (now + pause, pause, job_id))
-        for on_end in over:
-            on_end()
 
     def _fail_all(self, error: MonqueError) -> None:
         with self._changed:
@@ -237,7 +265,7 @@ class EndWatcher:
 
     def _follow(self, stream: EndStream) -> None:
         with self._changed:
-            self._is_following = True
+            self._is_following, self._since = True, stream.since
             self._poll_at = 0.0  # What ended before the stream was open, it does not report.
             self._changed.notify_all()
         while stream.is_open:

@@ -312,12 +312,13 @@ class Monque:
 
         Raises:
             JobFailedError, JobCancelledError: It ended so; the error has the job.
-            JobDeletedError: It was deleted, or never existed.
-            TimeoutError: It has not ended by then. It goes on.
+            JobDeletedError: It was deleted, or never existed: for example, because the text cannot be an id.
+            TimeoutError: No end is known by then. The job goes on. If the last look at the database failed, the
+                `__cause__` says why.
             InvalidOptionError: It is recurring, so it does not end, or an argument is invalid.
             BrokenDocumentError: The document is not a job.
-            MonqueConnectionError: The database cannot be reached or used. Once the wait has begun, it outlasts
-                elections and lost connections.
+            MonqueConnectionError: The database cannot be used, for example for want of rights. A wait outlasts
+                elections, lost connections and outages, also at its beginning.
         """
         (ended,) = await self._wait(job_wait([job], "all", timeout, check=True), timeout)
         return ended

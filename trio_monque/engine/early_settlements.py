@@ -77,7 +77,7 @@ class EarlySettlements(Generic[ClaimT, SettlementT]):
 
         # The source refuses a second settlement of the same claim, and one after the handler's end.
         run.is_settling_early = True
-        self._settler.settle(settlement, has_answered)
+        self._settler.settle(settlement, has_answered, run)
         self._without_slot.add(run)
         self._free_slot(run)
         # If the settler ends without an answer, it sets this event: without this, the handler would wait for ever.

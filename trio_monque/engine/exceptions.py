@@ -8,9 +8,12 @@ expect.
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import Any, NoReturn
+from types import TracebackType
+from typing import Any, Final, NoReturn, cast
 
 import trio
+
+from ..foreign_errors import is_a, is_group, is_safe, leaves_of
 
 
 class LeakedCancellationError(RuntimeError):
@@ -20,10 +23,11 @@ class LeakedCancellationError(RuntimeError):
 def without_cancellations(error: BaseException) -> BaseException:
     """What a handler raised, without each `trio.Cancelled` of its own scopes: these are not a cancellation by us."""
     rest: BaseException | None = error
-    if isinstance(error, BaseExceptionGroup):
-        with suppress(Exception):  # Nested too deep for Python, or its author's own class of groups: taken as it is.
-            rest = error.split(trio.Cancelled)[1]
-    if rest is None or isinstance(rest, trio.Cancelled):
+    if is_group(error):
+        # Nested too deep for Python, or its author's own class of groups: taken as it is.
+        with suppress(BaseException):
+            rest = cast("BaseExceptionGroup[Any]", error).split(trio.Cancelled)[1]
+    if rest is None or is_a(rest, trio.Cancelled):
         leaked = LeakedCancellationError("the handler raised trio.Cancelled outside of the scope that it belongs to")
         leaked.__cause__ = error
         return leaked
@@ -32,13 +36,56 @@ def without_cancellations(error: BaseException) -> BaseException:
 
 def interrupt_in(error: BaseException | None) -> BaseException | None:
     """The Ctrl-C that interrupted a handler, or a task of its own nursery."""
-    found = error
-    if isinstance(error, BaseExceptionGroup):
-        with suppress(Exception):
-            found = error.subgroup(KeyboardInterrupt)
-        while isinstance(found, BaseExceptionGroup):
-            found = found.exceptions[0]
-    return found if isinstance(found, KeyboardInterrupt) else None
+    leaves = () if error is None else leaves_of(error)
+    return next((leaf for leaf in leaves if is_a(leaf, KeyboardInterrupt)), None)
+
+
+def as_raised(error: BaseException) -> BaseException:
+    """The StopIteration that a handler raised: Python makes a RuntimeError of it where it leaves a coroutine."""
+    if type(error) is RuntimeError and type(error.__cause__) is StopIteration and str(error) == _OF_COROUTINE:
+        return error.__cause__
+    return error
+
+
+_OF_COROUTINE: Final = "coroutine raised StopIteration"
+
+_BENEATH: Final = ("trio_monque", "trio", "outcome", "anyio", "asyncio", "threading", "concurrent")
+"""Packages whose frames stand between the event loop and a handler."""
+
+
+def begin_at_handler(error: BaseException) -> BaseException:
+    """Let the traceback of what a handler raised begin at its own first frame, and return the error.
+
+    The frames of the engine, of trio and of the bridge before it are the same for every job. The errors in a group,
+    causes and contexts are cut too. A traceback without a frame of the user's code stays whole: it shows a fault of
+    ours, or of a value that was read before the handler was called.
+    """
+    seen: set[int] = set()
+    left: list[BaseException | None] = [error]
+    try:
+        while left:
+            one = left.pop()
+            if one is None or id(one) in seen or not is_safe(one):
+                continue
+            seen.add(id(one))
+            if (first := _first_of_user(one.__traceback__)) is not None:
+                one.__traceback__ = first
+            left += [one.__cause__, one.__context__]
+            if isinstance(one, BaseExceptionGroup):
+                left += one.exceptions
+    except BaseException:  # noqa: BLE001  # A property of the author's class may raise anything: it is only less readable.
+        return error
+    return error
+
+
+def _first_of_user(frames: TracebackType | None) -> TracebackType | None:
+    while frames is not None and _is_beneath(frames):
+        frames = frames.tb_next
+    return frames
+
+
+def _is_beneath(frame: TracebackType) -> bool:
+    return str(frame.tb_frame.f_globals.get("__name__", "")).partition(".")[0] in _BENEATH
 
 
 def unwrapped(group: BaseExceptionGroup[Any], *, around_a_group: bool = False) -> BaseException:

@@ -6,7 +6,10 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import trio
 
-from ..log import logger_of
+from ..errors import ClientClosedError
+from ..foreign_errors import is_a
+from ..log import exc_info_of, logger_of
+from ..safe_text import name_of
 from .progress import Progress
 
 logger = logger_of("engine")
@@ -45,20 +48,22 @@ class Stop:
 
     def crash(self, error: BaseException) -> None:
         """Asks for a cut because of this error, which is raised when the engine has ended."""
-        self.crashes.append(error)
-        self.cut(f"it crashed with {type(error).__name__}")
+        # All loops fail as soon as the client is closed: the first one says it, and a group of them would say no more.
+        if not (is_a(error, ClientClosedError) and any(is_a(one, ClientClosedError) for one in self.crashes)):
+            self.crashes.append(error)
+        self.cut(f"it crashed with {name_of(error)}")
 
 
 def cause_of(error: BaseException, where: str = "") -> str:
     """What ended some code, in words for the log. `where` is appended to an error."""
-    if isinstance(error, trio.Cancelled):
+    if is_a(error, trio.Cancelled):
         return "it was cancelled"
-    return "it was interrupted" if isinstance(error, KeyboardInterrupt) else f"{type(error).__name__} was raised{where}"
+    return "it was interrupted" if is_a(error, KeyboardInterrupt) else f"{name_of(error)} was raised{where}"
 
 
-def end_for_bug(stop: Stop, what: str, bug: Exception) -> None:
+def end_for_bug(stop: Stop, what: str, bug: BaseException) -> None:
     """Logs a bug of ours, of the source or of the observer, and ends the engine in order."""
-    logger.error("%s: the scheduler ends", what, exc_info=bug)
+    logger.error("%s: the scheduler ends", what, exc_info=exc_info_of(bug))
     stop.crash(bug)
 
 
@@ -70,16 +75,24 @@ async def guard(stop: Stop, loop: Callable[[], Awaitable[None]], progress: Progr
     """Runs a loop; its crash ends the engine in order, and does not leave this function."""
     try:
         await loop()
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001  # A bug, or the end of what all loops need.
         # Raised on into the nursery, a bug in one loop would cancel its siblings. The settler is one of them: every
         # running job would be stranded by a bug in any other loop.
-        logger.exception("%s crashed: the scheduler ends", getattr(loop, "__qualname__", loop))
+        _log_crash(stop, getattr(loop, "__qualname__", loop), error)
         if progress is not None:
             progress.crash(error)
         stop.crash(error)
     finally:
         if progress is not None:
             progress.end()
+
+
+def _log_crash(stop: Stop, loop: object, error: Exception) -> None:
+    """Log a bug with its traceback. A client that the program closed is not a bug, and gets one line."""
+    if not isinstance(error, ClientClosedError):
+        logger.error("%s crashed: the scheduler ends", loop, exc_info=error)
+    elif not any(isinstance(one, ClientClosedError) for one in stop.crashes):
+        logger.error("%s; it ends now", error)
 
 
 @trio.lowlevel.enable_ki_protection

@@ -44,6 +44,7 @@ class Examined:
         loops: Those that have begun, in the order of their beginning.
         event_loop_lag: Seconds; None without a watchdog.
         answered_at: When the source last answered any of the loops.
+        overdue_threads: How many cancelled runs hold their slots because their threads go on.
         handler_loop_lag: The same as `event_loop_lag` for the loop of the handlers; None if that is the engine's.
     """
 
@@ -54,6 +55,7 @@ class Examined:
     event_loop_lag: float | None
     answered_at: float
     handler_loop_lag: float | None = None
+    overdue_threads: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +148,7 @@ class Vitals:
             self._stop.draining.is_set(),
             lag,
             max([self._began_at, *(one.progress.answered_at for one in watched)]),
+            overdue_threads=self._runner.overdue_threads,
         )
 
     def _examined(self, watched: _Watched, now: float, name: str) -> LoopExamined:

@@ -152,6 +152,12 @@ class Heartbeat(Generic[ClaimT, SettlementT]):
             if run in self._runner.held:
                 self._is_overdue.set()
 
+    def resume_renewals(self, run: Run[ClaimT]) -> None:
+        """Renews this claim again, although the caller of `without_renewals` is still inside: at once, and at beats."""
+        if run in self._paused:
+            self._paused.discard(run)
+            self._is_overdue.set()
+
     def paused(self, concerns: Callable[[ClaimT], bool]) -> Sequence[Run[ClaimT]]:
         """The runs that are inside `without_renewals` and that `concerns` accepts."""
         return [run for run in self._paused if concerns(run.claim)]

@@ -47,6 +47,11 @@ class LeaseTerms:
         """When the clean-up of a run must be over if its last renewal was sent then."""
         return sent + self._until_cleaned_up
 
+    def renew_by(self, sent: float) -> float:
+        """When a claim must be renewed at the latest that was not renewed on purpose since then."""
+        # A third of an interval for the answer, and for another attempt if the first one fails.
+        return self.lease_deadline(sent) - self.heartbeat_interval / 3
+
     def lease_deadline(self, sent: float) -> float:
         """When a run is cancelled if its last renewal was sent then. A claim that is answered later starts no run."""
         return sent + self._until_cancelled

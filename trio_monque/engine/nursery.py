@@ -147,6 +147,11 @@ class Engine(Generic[ClaimT, SettlementT, BatchT, SeenT, RescuedT]):
         return self.watchdog.blocked + self.handlers.blocked
 
     @property
+    def overdue_threads(self) -> int:
+        """How many cancelled runs hold their slots because their threads go on. May be asked for in any thread."""
+        return self._runner.overdue_threads
+
+    @property
     def unfinished(self) -> Sequence[ClaimT]:
         """The held claims; after the end, those whose runs were neither settled nor given back."""
         return tuple(run.claim for run in self._runner.held)
@@ -210,6 +215,10 @@ class Engine(Generic[ClaimT, SettlementT, BatchT, SeenT, RescuedT]):
             await self._heartbeat.wait_answered(run)
             await self._heartbeat.renew_alone(run)
             return await self._runner.settle_by(run, write)
+
+    def resume_renewals(self, run: Run[ClaimT]) -> None:
+        """The write of `settle_by` will not be made; see `Control.resume_renewals`."""
+        self._heartbeat.resume_renewals(run)
 
     def expect(self, moment: float, item: KnownItem | None = None) -> None:
         """Something is due at that moment; see `Waker.expect`."""

@@ -48,6 +48,7 @@ class OrphanedClaims(Generic[StampT, HeldT]):
 
     def __init__(self, release: Callable[[StampT, Sequence[HeldT]], int]) -> None:
         self._release = release
+        # The thread of the run adds. Database threads take out what is over: one, or two that overlap.
         self._claims: dict[StampT, _Orphans[HeldT]] = {}
 
     def __bool__(self) -> bool:

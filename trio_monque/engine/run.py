@@ -6,8 +6,13 @@ A run ends by itself, or is cancelled at the earliest of these moments, all on t
 - `deadline`: its time limit is over, or the renewals of its claim end soon (`renewable_until`). Reason: TIMEOUT.
 - when something calls `cancel` (USER, SHUTDOWN) or `lose` (LOST).
 
+Its handler is called only if none of these has come, and not after its `start_limit`: `may_begin` is the last look, in
+the thread and at the moment of the call. An event loop that was blocked, a thread that had to wait, or a process that
+stood still may come to the call long after the claim.
+
 Then its clean-ups, and the answers that it awaits, may go on under shields: for `cleanup_timeout` at most, and never
-beyond the end of the lease. Work that no scope can cancel (a thread) is awaited inside `shielded_wait`.
+beyond the end of the lease. Work that no scope can cancel (a thread) is awaited inside `shielded_wait`. A run may have
+several such waits at once: a handler in a thread, and the function of its transaction in another.
 """
 
 from __future__ import annotations
@@ -16,7 +21,7 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 import trio
 
@@ -25,6 +30,9 @@ from .lease import LeaseTerms
 from .run_end import PRECEDENCE, CancelReason, RunEnd
 
 ClaimT = TypeVar("ClaimT")
+
+OVERDUE_AFTER: Final = 1.0
+"""Seconds from the cancellation of a run until its thread counts as overdue. One that asks now and then has ended."""
 
 
 @dataclass(slots=True, eq=False)
@@ -74,16 +82,20 @@ class Run(Generic[ClaimT]):
         scope: Everything of the handler happens inside.
         abandoned: The engine ended the `shielded_wait` for a thread of this run, which goes on. The source sets it.
         task: The one that it runs in, from its start on.
+        thread: The id of the thread in which its handler runs now. The source sets it, in that thread.
         blocks: Those parts of it that are in other tasks; see `extended`.
         claimed_at: When its claim was asked for, on trio's clock.
         is_gone: An answer of the source showed that the claim is free, or another instance's. The reason LOST alone
             does not mean that: a claim that was not renewed in time may still be ours.
         is_settled_early: Its claim was settled while its handler goes on: nothing is left to write.
         is_settling_early: That settlement is on its way, and its outcome unknown.
+        has_begun: Its handler, or a middleware around it, was called. The thread that calls it writes this.
+        has_broken_engine: The engine crashed by what this run gave it, and must not write its end.
     """
 
     # An instance may have ten thousand runs: slots keep them small, and what few of them need is made on demand.
     __slots__ = (
+        "_awaits_no_thread",
         "_cancelled_at",
         "_cleanups",
         "_cleanups_end",
@@ -95,7 +107,8 @@ class Run(Generic[ClaimT]):
         "_reason",
         "_renewal_limit",
         "_sent",
-        "_shielded_wait",
+        "_shielded_waits",
+        "_start_limit",
         "_started",
         "_terms",
         "_time_limit",
@@ -103,23 +116,37 @@ class Run(Generic[ClaimT]):
         "blocks",
         "claim",
         "claimed_at",
+        "has_begun",
+        "has_broken_engine",
         "is_gone",
         "is_settled_early",
         "is_settling_early",
         "scope",
         "task",
+        "thread",
     )
 
     def __init__(
-        self, claim: ClaimT, time_limit: float, *, terms: LeaseTerms, sent: float, renewal_limit: float = math.inf
+        self,
+        claim: ClaimT,
+        time_limit: float,
+        *,
+        terms: LeaseTerms,
+        sent: float,
+        renewal_limit: float = math.inf,
+        start_limit: float = math.inf,
     ) -> None:
-        """`sent` is when the claim was asked for, on trio's clock; the limits are seconds (see `RunSource`)."""
+        """`sent` is when the claim was asked for, on trio's clock. The limits are those of `RunSource`."""
         self.claim = claim
         self.abandoned = False
         self.task: trio.lowlevel.Task | None = None
+        self.thread: int | None = None
         self.is_gone = False
         self.is_settled_early = False
         self.is_settling_early = False
+        self.has_begun = False
+        self.has_broken_engine = False
+        self._start_limit = start_limit
         self._is_past_lease_deadline = False
         self._terms = terms
         self._reason: CancelReason | None = None
@@ -127,7 +154,8 @@ class Run(Generic[ClaimT]):
         # Tuples: most handlers have none of these, and the empty tuple takes no memory.
         self._cleanups: tuple[_Cleanup, ...] = ()
         self.blocks: tuple[Block, ...] = ()
-        self._shielded_wait: trio.CancelScope | None = None
+        self._shielded_waits: tuple[trio.CancelScope, ...] = ()
+        self._awaits_no_thread = False
         # Plain handlers ask for the reason from their threads, where trio.current_time() refuses to answer.
         self._clock = trio.lowlevel.current_clock()
         self._started = self._clock.current_time()
@@ -141,18 +169,26 @@ class Run(Generic[ClaimT]):
         self.scope = trio.CancelScope(deadline=self._ends_at)
         self._grace: Grace | None = None
 
-    @property
-    def shielded_wait(self) -> trio.CancelScope:
+    @contextmanager
+    def shielded_wait(self) -> Iterator[trio.CancelScope]:
         """Goes around a wait for a thread, which cannot be cancelled: shields that wait until the engine abandons it,
         shortly before the hard end (see the timeline in `shutdown`).
         """
-        if self._shielded_wait is None:
-            self._shielded_wait = trio.CancelScope(shield=True)
-        return self._shielded_wait
+        scope = trio.CancelScope(shield=True)
+        self._shielded_waits = (*self._shielded_waits, scope)
+        if self._awaits_no_thread:
+            self.abandon_threads()
+        try:
+            with scope:
+                yield scope
+        finally:
+            self._shielded_waits = tuple(one for one in self._shielded_waits if one is not scope)
 
-    def forget_shielded_wait(self) -> None:
-        """The next wait gets a new scope, as trio enters each scope only once. For a thread that could not start."""
-        self._shielded_wait = None
+    def abandon_threads(self) -> None:
+        """Ends the waits for its threads: those under way, and those to come."""
+        self._awaits_no_thread = True
+        for scope in self._shielded_waits:
+            scope.cancel(reason="the scheduler's hard end")
 
     @property
     def grace(self) -> Grace:
@@ -175,6 +211,11 @@ class Run(Generic[ClaimT]):
         return self._ends_at - self._clock.current_time()
 
     @property
+    def now(self) -> float:
+        """The moment on trio's clock. May be asked for in any thread."""
+        return self._clock.current_time()
+
+    @property
     def duration(self) -> float:
         return max(0.0, self._clock.current_time() - self._started)
 
@@ -195,6 +236,22 @@ class Run(Generic[ClaimT]):
             # The time limit, counted from the call, cancelled it before this could move the deadline.
             self.cancel(CancelReason.SHUTDOWN)  # As in `never_began`: that must not count as a failed attempt.
 
+    def may_begin(self) -> bool:
+        """The last look before its handler is called, by the thread that calls it: whether it may be.
+
+        If not, the caller raises NotBegun. A plain handler inside of async middleware is a second call: the run has
+        begun by then, and only its cancellation counts.
+        """
+        now = self._clock.current_time()
+        if self._reason_at(now) is not None or self.is_too_late_at(now):
+            return False
+        self.has_begun = True
+        return True
+
+    def is_too_late_at(self, now: float) -> bool:
+        """Whether it has not begun by its start limit, and must not begin any more."""
+        return now >= self._start_limit and not self.has_begun
+
     def never_began(self) -> None:
         """It was cancelled while its handler waited to be called, on another loop that did not answer.
 
@@ -202,6 +259,11 @@ class Run(Generic[ClaimT]):
         """
         if self.reason_except_lost is CancelReason.TIMEOUT:
             self._reason = CancelReason.SHUTDOWN  # The source releases what a shutdown has cut short.
+
+    @property
+    def renew_by(self) -> float:
+        """When a renewal must be sent, on trio's clock, so that its answer is there well before the lease deadline."""
+        return self._terms.renew_by(self._sent)
 
     @property
     def renewable_until(self) -> float:
@@ -322,6 +384,11 @@ class Run(Generic[ClaimT]):
         finally:
             self.blocks = tuple(one for one in self.blocks if one is not block)
 
+    @property
+    def is_overdue_in_thread(self) -> bool:
+        """Whether it was cancelled, but its thread goes on and holds its slot. May be asked for in any thread."""
+        return self.thread is not None and self._clock.current_time() - self.cancelled_at >= OVERDUE_AFTER
+
     # --- Its clean-ups ---
 
     @contextmanager
@@ -381,7 +448,10 @@ class Run(Generic[ClaimT]):
     def ended(self, error: BaseException | None, value: object) -> RunEnd:
         """How it ended, if its handler ends now with what it raised, or returned."""
         now = self._clock.current_time()
-        return RunEnd(error, value, self.scope.cancelled_caught, self._reason_at(now), max(0.0, now - self._started))
+        duration = max(0.0, now - self._started)
+        return RunEnd(
+            error, value, self.scope.cancelled_caught, self._reason_at(now), duration, has_begun=self.has_begun
+        )
 
     def __str__(self) -> str:
         """As log lines name it."""

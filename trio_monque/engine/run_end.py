@@ -23,6 +23,10 @@ class CancelReason(StrEnum):
 PRECEDENCE: Final = (CancelReason.SHUTDOWN, CancelReason.TIMEOUT, CancelReason.USER)
 
 
+class NotBegun(BaseException):  # Not an error, and `except Exception` in a middleware must not take it for one.
+    """Raised in place of a call of the handler: by now it must not begin. See `Run.may_begin`."""
+
+
 class RunEnd(NamedTuple):
     """How a run ended.
 
@@ -32,6 +36,7 @@ class RunEnd(NamedTuple):
         cancelled: Whether the cancellation ended it; a handler may also have returned or raised in spite of one.
         reason: Why it was cancelled, if it was.
         duration: Seconds.
+        has_begun: Whether its handler was called.
     """
 
     error: BaseException | None
@@ -39,8 +44,9 @@ class RunEnd(NamedTuple):
     cancelled: bool
     reason: CancelReason | None
     duration: float
+    has_begun: bool = True
 
     @classmethod
-    def by_cancellation(cls, reason: CancelReason | None, duration: float = 0.0) -> RunEnd:
+    def by_cancellation(cls, reason: CancelReason | None, duration: float = 0.0, *, has_begun: bool = True) -> RunEnd:
         """The end of a run whose handler neither returned nor raised: it may never have been called."""
-        return cls(None, None, cancelled=True, reason=reason, duration=duration)
+        return cls(None, None, cancelled=True, reason=reason, duration=duration, has_begun=has_begun)

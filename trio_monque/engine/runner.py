@@ -12,10 +12,11 @@ from __future__ import annotations
 import math
 from collections.abc import Awaitable, Callable, Hashable, Sequence
 from functools import partial
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar, cast
 
 import trio
 
+from ..foreign_errors import is_a, safe_error
 from ..grace import clear_grace, set_grace
 from .early_settlements import EarlySettlements
 from .exceptions import LeakedCancellationError, interrupt_in, without_cancellations
@@ -24,7 +25,7 @@ from .lease import LeaseTerms
 from .observer import RunObserver
 from .progress import Spread
 from .run import Run
-from .run_end import CancelReason, RunEnd
+from .run_end import CancelReason, NotBegun, RunEnd
 from .settler import SettlementQueue
 from .slots import Slots
 from .source import RunSource
@@ -32,6 +33,10 @@ from .waker import WakeSignal
 
 ClaimT = TypeVar("ClaimT")
 SettlementT = TypeVar("SettlementT")
+
+
+LATE: Final = 0.05
+"""Seconds from the claim to the call of its handler from which on they do not count for the time limit of the run."""
 
 
 class Runner(Generic[ClaimT, SettlementT]):
@@ -103,6 +108,7 @@ class Runner(Generic[ClaimT, SettlementT]):
             terms=self._terms,
             sent=sent,
             renewal_limit=self._source.renewal_limit(claim),
+            start_limit=self._source.start_limit(claim),
         )
         self.held[run] = None
         key = self._source.key_of(claim)
@@ -144,7 +150,7 @@ class Runner(Generic[ClaimT, SettlementT]):
         """Ends the waits for threads that have not ended; these runs are abandoned."""
         # Of runs without such a wait, too: if one begins later, it ends at once.
         for run in self.running:
-            run.shielded_wait.cancel(reason="the scheduler's hard end")
+            run.abandon_threads()
 
     def abandon_all(self) -> None:
         """Ends every wait of the runs that a cancellation from outside would not reach."""
@@ -172,6 +178,11 @@ class Runner(Generic[ClaimT, SettlementT]):
         runs = (*tuple(self.held), *tuple(self._early.outliving))  # Copies: the run's own thread changes both.
         return tuple(run for run in runs if not run.has_ended)
 
+    @property
+    def overdue_threads(self) -> int:
+        """How many cancelled runs hold their slots because their threads go on. May be asked for in any thread."""
+        return sum(run.is_overdue_in_thread for run in self.running)
+
     # Guarded and protected from Ctrl-C here, and not by `guard`: another coroutine around each run would add a tenth to
     # the memory of a running job.
     @trio.lowlevel.enable_ki_protection
@@ -180,11 +191,19 @@ class Runner(Generic[ClaimT, SettlementT]):
         # Each name and each nested block in this coroutine costs memory for as long as the handler runs. So the rest is
         # in plain functions.
         value: object = None
+        unsafe: BaseException | None = None
         if not self._starts(run, trio.lowlevel.current_task()):
             return
         try:
             with run.scope:
-                value = await self._source.execute(run)
+                try:
+                    value = await self._source.execute(run)
+                except BaseException as raised:
+                    # Before the scope, and all others, look at it: see `foreign_errors`.
+                    if (unsafe := safe_error(raised)) is raised:
+                        raise
+                if unsafe is not None:
+                    raise unsafe
         except BaseException as raised:
             # Of any kind: without this, one handler's exception would cancel the nursery of all runs.
             if not self._failed(run, raised):
@@ -205,12 +224,14 @@ class Runner(Generic[ClaimT, SettlementT]):
 
     def _failed(self, run: Run[ClaimT], raised: BaseException) -> bool:
         """Concludes a run whose handler raised; False if the engine itself is being cancelled."""
-        try:
-            error = without_cancellations(raised)
-        finally:
-            self._over(run)  # Also if that fails, without memory for example.
+        self._over(run)
+        if type(raised) is NotBegun:
+            run.never_began()
+            self._conclude(run, None, None, started=False)
+            return True
+        error = without_cancellations(raised)
         # Here, outside the run's scope, the deadline is that of the engine.
-        if isinstance(error, LeakedCancellationError) and trio.current_effective_deadline() == -math.inf:
+        if type(error) is LeakedCancellationError and trio.current_effective_deadline() == -math.inf:
             return False  # Not leaked by the handler: the hard end cancels all. Nothing writes this end any more.
         self._conclude(run, error, None)
         if (interrupt := interrupt_in(error)) is not None:
@@ -251,35 +272,48 @@ class Runner(Generic[ClaimT, SettlementT]):
             # first, and cancels the runs a moment later: without this, a handler could start in between.
             if self._stop.cutting.is_set():
                 run.cancel(CancelReason.SHUTDOWN)
-            if run.reason is not None:
+            now = trio.current_time()
+            if now - run.claimed_at > LATE:
+                run.begin(now)  # The event loop was blocked since the claim. That took none of its time.
+            if run.reason is not None or run.is_too_late_at(now):
                 return False
-            self.start_lags.add(trio.current_time() - run.claimed_at)
+            self.start_lags.add(now - run.claimed_at)
             self._observer.run_started(run.claim)
-        except Exception as bug:  # noqa: BLE001  # Not the handler's bug: the claim is released.
-            end_for_bug(self._stop, "a run could not be started", bug)
+        except Exception as bug:  # noqa: BLE001  # Not the handler's bug.
+            self._broke(run, "a run could not be started", bug)
             return False
         return True
 
     def _conclude(self, run: Run[ClaimT], error: BaseException | None, value: object, *, started: bool = True) -> None:
-        self._conclude_with(run, run.ended(error, value) if started else RunEnd.by_cancellation(run.reason))
+        self._conclude_with(run, run.ended(error, value) if started else _end_unbegun(run))
 
     def _conclude_with(self, run: Run[ClaimT], end: RunEnd) -> None:
         try:
             self._hand_over(run, end)
-        except Exception as bug:  # noqa: BLE001  # Not the handler's.
-            end_for_bug(self._stop, "the end of a run could not be concluded", bug)
+        except BaseException as bug:  # noqa: BLE001  # A bug of ours, or a value of the handler that misbehaves.
+            self._broke(run, "the end of a run could not be concluded", bug)
+
+    def _broke(self, run: Run[ClaimT], what: str, bug: BaseException) -> None:
+        """This run has crashed the engine. Its end is not written: it ends with its lease, which counts as a death.
+
+        Released, the item would be claimed again at once, uncounted, and would end one engine after the other.
+        """
+        run.has_broken_engine = True
+        end_for_bug(self._stop, what, bug)
 
     def _hand_over(self, run: Run[ClaimT], end: RunEnd) -> None:
         """To the settler, unless this instance must not write the end."""
         # The run has settled its own claim early, or is doing so: a second settlement would find the claim gone, and
         # report it as lost.
         if self._early.decides(run, end):
-            if run.is_settled_early and not run.is_gone and isinstance(end.error, Exception):
-                self._observer.failed_after_settlement(run.claim, end.error)
+            if run.is_settled_early and not run.is_gone and is_a(end.error, Exception):
+                self._observer.failed_after_settlement(run.claim, cast("Exception", end.error))
             return
         if run.is_gone:
             # Another instance may have the item: its settlement must stand, so nothing is written.
             self._lost(run)
+        elif run.has_broken_engine:
+            return
         elif run.abandoned:
             # Its thread goes on. Released now, the item would run elsewhere beside that thread. The engine, and with it
             # the heartbeat, is about to end: then this claim ends with its lease.
@@ -294,7 +328,7 @@ class Runner(Generic[ClaimT, SettlementT]):
                 end = end._replace(reason=run.reason_except_lost or CancelReason.LOST)
             settlement = self._source.conclude(run.claim, end)
             # If the settler has crashed, the claim stays in `held`, and `shutdown.give_back` releases it.
-            self._settler.settle(settlement, partial(self._settled, run, settlement, missed_lease))
+            self._settler.settle(settlement, partial(self._settled, run, settlement, missed_lease), run)
 
     async def settle_early(self, run: Run[ClaimT], settlement: SettlementT) -> bool | None:
         """Settles the claim of a run whose handler goes on; see `EarlySettlements.settle`."""
@@ -328,3 +362,8 @@ class Runner(Generic[ClaimT, SettlementT]):
         if self._wakes_when_settled:
             self._wakes_when_settled = False
             self._wake.set()
+
+
+def _end_unbegun(run: Run[ClaimT]) -> RunEnd:
+    """The end of a run whose handler was not called, or that was cancelled before it had begun."""
+    return RunEnd.by_cancellation(run.reason, has_begun=run.has_begun)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 import trio
 
@@ -15,6 +15,7 @@ from ..log import logger_of
 from .observer import LoopObserver
 from .pauses import FIRST_RETRY, LONGEST_RETRY, Pauses
 from .progress import Progress
+from .run import Run
 from .source import SettlementSource
 
 logger = logger_of("engine")
@@ -29,7 +30,7 @@ MOST_IN_A_BATCH: Final = 1000
 class SettlementQueue(Protocol[SettlementT_contra]):
     """The settler, as the runs see it."""
 
-    def settle(self, settlement: SettlementT_contra, written: Callable[[bool | None], None]) -> None:
+    def settle(self, settlement: SettlementT_contra, written: Callable[[bool | None], None], run: Run[Any]) -> None:
         """See `Settler.settle`."""
         ...
 
@@ -46,6 +47,7 @@ class SettlementQueue(Protocol[SettlementT_contra]):
 class _Ticket(Generic[SettlementT]):
     settlement: SettlementT
     written: Callable[[bool | None], None]
+    run: Run[Any]
 
 
 class Settler(Generic[SettlementT, BatchT]):
@@ -74,12 +76,14 @@ class Settler(Generic[SettlementT, BatchT]):
         self._is_writing = False
         self.progress = Progress("settler")
 
-    def settle(self, settlement: SettlementT, written: Callable[[bool | None], None]) -> None:
-        """Calls `written` when the source knows whether the settlement was written; see `SettlementSource.settle`.
+    def settle(self, settlement: SettlementT, written: Callable[[bool | None], None], run: Run[Any]) -> None:
+        """Writes how this run ended.
+
+        Calls `written` when the source knows whether the settlement was written; see `SettlementSource.settle`.
 
         In the order of these calls, and never after the settler has ended. `written` must not raise.
         """
-        self._waiting.append(_Ticket(settlement, written))
+        self._waiting.append(_Ticket(settlement, written, run))
         self._arrived.set()
 
     async def wait_all_written(self) -> None:
@@ -106,7 +110,13 @@ class Settler(Generic[SettlementT, BatchT]):
                 if not self._waiting:
                     self._arrived = trio.Event()
                 self._is_writing = True
-                written = await self._commit([ticket.settlement for ticket in batch])
+                try:
+                    written = await self._commit([ticket.settlement for ticket in batch])
+                except Exception:
+                    # One of them has crashed this loop, and it is unknown which: see `Runner._broke`.
+                    for ticket in batch:
+                        ticket.run.has_broken_engine = True
+                    raise
                 for ticket, one in zip(batch, written, strict=True):
                     ticket.written(one)
                 self._is_writing = False

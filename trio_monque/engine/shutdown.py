@@ -29,6 +29,7 @@ from .health import Vitals
 from .limits import EngineLimits
 from .observer import EndObserver
 from .reaper import Reaper
+from .run import Run
 from .run_end import CancelReason, RunEnd
 from .runner import Runner
 from .source import Source
@@ -111,14 +112,14 @@ async def give_back(source: Source[ClaimT, SettlementT, BatchT, Any, Any], runne
 
     The last act of the engine.
     """
-    # A run whose thread goes on keeps its claim until its lease ends.
-    left = [run for run in runner.held if not run.abandoned]
+    # A run whose thread goes on keeps its claim until its lease ends. So does one that crashed the engine: the end of
+    # its lease counts as a death, and deaths are limited. Its neighbours are released, uncounted.
+    left = [run for run in runner.held if not (run.abandoned or run.has_broken_engine)]
     if not left:
         return
     try:
         # As if they had been cut short, for their real ends could not be written.
-        ends = [(run.claim, RunEnd.by_cancellation(CancelReason.SHUTDOWN, run.duration)) for run in left]
-        given_back = [source.conclude(claim, end) for claim, end in ends]
+        given_back = [source.conclude(run.claim, _cut_short(run)) for run in left]
         written = await source.settle(await source.prepare(given_back))
     except Exception:
         logger.exception("could not give all claims back (%d are left): they end with their leases", len(left))
@@ -126,3 +127,7 @@ async def give_back(source: Source[ClaimT, SettlementT, BatchT, Any, Any], runne
     for run, was_written in zip(left, written, strict=True):
         if was_written:
             del runner.held[run]
+
+
+def _cut_short(run: Run[Any]) -> RunEnd:
+    return RunEnd.by_cancellation(CancelReason.SHUTDOWN, run.duration, has_begun=run.has_begun)

@@ -10,9 +10,10 @@ Which calls come when:
 
    - *Claimer* and *waker*: `claim` or `claim_one`, up to two of them at a time; `next_due` after a claim that left
      nothing behind. The demands of two claims in flight share no slot.
-   - *Runner*, for each claim that was granted: `time_limit`, `renewal_limit`, `key_of`, `group_of`, `is_suspect`, then
-     `execute` in a task of its own, and `conclude` when that has ended. `conclude` is called without `execute` if the
-     run was cancelled before its start. Neither is called again for the same claim, with one exception below.
+   - *Runner*, for each claim that was granted: `time_limit`, `renewal_limit`, `start_limit`, `key_of`, `group_of`,
+     `is_suspect`, then `execute` in a task of its own, and `conclude` when that has ended. `conclude` is called without
+     `execute` if the run was cancelled before its start. Neither is called again for the same claim, with one exception
+     below.
    - *Settler*: `prepare`, and then `settle` with that batch until one call returns; one batch at a time, in the order
      of the conclusions. Meanwhile the heartbeat goes on renewing the claims of that batch.
    - *Heartbeat*: `renew`, once per interval and soon after a failure; also when a hint asks to end runs. Two calls may
@@ -73,6 +74,10 @@ class Control(Protocol[ClaimT, SettlementT_contra]):
         half of the lease is left, if the database answers. `write` returns the settlement, and whether it was written,
         as in `SettlementSource.settle`; None if the claim is held as before. This returns the same.
         """
+        ...
+
+    def resume_renewals(self, run: Run[ClaimT]) -> None:
+        """Renews the claim again before `settle_by` has returned: its write will not be made, and takes long to end."""
         ...
 
     def expect(self, moment: float, item: KnownItem | None = None) -> None:
@@ -168,9 +173,14 @@ class RunSource(Protocol[ClaimT, SettlementT_co]):
         """Seconds after which the engine stops renewing the claim, even if its run goes on; infinity for no limit."""
         ...
 
+    def start_limit(self, claim: ClaimT) -> float:
+        """The moment, on trio's clock, at which its handler must have been called; infinity for no limit."""
+        ...
+
     def execute(self, run: Run[ClaimT]) -> Awaitable[object]:
         """Runs the claimed thing, inside the cancel scope of the run.
 
+        The caller of the handler asks `Run.may_begin` immediately before, and raises NotBegun if it may not.
         What it returns or raises reaches `conclude` unchanged.
         """
         ...

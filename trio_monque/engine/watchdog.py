@@ -1,4 +1,4 @@
-"""Logs what blocks the event loop, and which runs outlast the hard end.
+"""Logs what blocks the event loop, threads that outlast their runs, and runs that outlast the hard end.
 
 Nothing here renews a claim. While a handler blocks the event loop, no heartbeat is sent, and after the lease another
 instance takes its job. A thread that renewed claims meanwhile would keep jobs whose handlers nothing can stop.
@@ -56,6 +56,8 @@ class Watchdog:
         self._is_leaving = is_leaving
         self._ended = threading.Event()
         self._asked_at = self._answered_at = 0.0
+        self._logged_threads: set[Run[Any]] = set()
+        self._looked_at_threads = 0.0
 
     @property
     def lag(self) -> float | None:
@@ -100,6 +102,7 @@ class Watchdog:
         slept = seconds_suspended()
         while not self._ended.wait(LOOK_INTERVAL):
             now = time.monotonic()
+            self._log_overdue_threads(now)
             before, slept = slept, seconds_suspended()
             if slept - before > MOST_DISAGREEMENT:
                 self._log_resumed(thread, slept - before)
@@ -118,6 +121,23 @@ class Watchdog:
                     self.blocked += 1
                 logged_at = now
                 self._log_block(sys._current_frames().get(ident), now - asked_at)  # noqa: SLF001  # For exactly this.
+
+    def _log_overdue_threads(self, now: float) -> None:
+        """Log once each plain handler that goes on after its run was cancelled. Only it knows what it waits for."""
+        if now - self._looked_at_threads < 1.0:  # There may be thousands of runs.
+            return
+        self._looked_at_threads = now
+        overdue = {run for run in self._running() if run.is_overdue_in_thread}
+        frames = sys._current_frames() if overdue - self._logged_threads else {}  # noqa: SLF001  # For exactly this.
+        for run in overdue - self._logged_threads:
+            frame = None if run.thread is None else frames.get(run.thread)
+            logger.warning(
+                "the thread of %s goes on although its run was cancelled (%s), and holds its slot:\n%s",
+                run.claim,
+                run.reason,
+                _formatted([] if frame is None else list(_outwards(frame))),
+            )
+        self._logged_threads = overdue
 
     def _log_resumed(self, thread: TrioThread, seconds: float) -> None:
         logger.warning(
@@ -152,12 +172,14 @@ class Watchdog:
             "the event loop is blocked for %.1f s, and no claim is renewed meanwhile, by %s:\n%s",
             seconds,
             "something outside of the handlers" if culprit is None else culprit,
-            OwnLines(
-                "".join(
-                    traceback.format_list(traceback.StackSummary.extract((one, one.f_lineno) for one in stack[::-1]))
-                )
-            ),
+            _formatted(stack),
         )
+
+
+def _formatted(stack: Sequence[FrameType]) -> OwnLines:
+    """The frames, which begin with the innermost one, as a traceback shows them."""
+    summary = traceback.StackSummary.extract((one, one.f_lineno) for one in stack[::-1])
+    return OwnLines("".join(traceback.format_list(summary)))
 
 
 def _outwards(frame: FrameType) -> Iterable[FrameType]:

@@ -4,7 +4,8 @@ Races that this file closes:
 
 - A run is cancelled before its handler has begun, because the loop did not answer. The bridge decides in one step
   whether a call begins or never will. If it never will, the time limit did not end the run: it is released.
-- A handler begins late. Its time limit counts from there.
+- A handler begins late. Its time limit counts from there. If its claim was lost meanwhile, or its start limit is over,
+  it does not begin: this thread looks once more when it calls the handler.
 - A call of the handler is carried out in the engine's run, where no scope of the handler is. Its cancellation and its
   grace are those of the task that awaits it: so a clean-up may still save, and no longer than its lease.
 """
@@ -23,18 +24,17 @@ from ..bridge.mirrored_scope import mirrored_scope
 from ..bridge.runtime import Runtime
 from ..engine.handler_tasks import TRIO_TASKS
 from ..engine.run import BlockName, Run
-from ..engine.run_end import CancelReason
+from ..engine.run_end import CancelReason, NotBegun
+from ..engine.runner import LATE
 from ..errors import MonqueError
 from ..events import Event
 from ..grace import carry_grace, using_grace
 from ..store.database_threads import Channel
 from ..trio_thread import TrioThread
+from ..unfinished_work import unfinished_work
 from .handler_loop import CleanupScope
 
 T = TypeVar("T")
-
-LATE: Final = 0.05
-"""Seconds from the call of a handler to its beginning from which on they do not count for its time limit."""
 
 CALLED_TRIO: Final = ("must be called from async context", "Task got bad yield: <class 'trio.")
 """How the errors begin that a call of trio raises on an asyncio loop."""
@@ -79,7 +79,7 @@ class BridgedHandlerLoop:
     async def call_handler(self, handler: Callable[[Any], Awaitable[Any]], argument: Any, run: Run[Any]) -> object:
         called_at = self._clock.current_time()
         try:
-            return await self._app_loop.call(
+            returned = await self._app_loop.call(
                 self._begin, handler, argument, run, called_at, never_began=run.never_began, label=run
             )
         except RuntimeError as error:
@@ -89,6 +89,9 @@ class BridgedHandlerLoop:
                     'runs_on="runtime".'
                 )
             raise
+        if (problem := unfinished_work(returned)) is not None:
+            raise TypeError(f"the handler {problem}")
+        return returned
 
     def _begin(
         self, handler: Callable[[Any], Awaitable[Any]], argument: Any, run: Run[Any], called_at: float
@@ -99,6 +102,8 @@ class BridgedHandlerLoop:
             run.begins_at(now)  # The handler may ask for its deadline before the run has taken the post.
             with suppress(RuntimeError):  # The runtime has ended, and the run with it.
                 self._runtime.post(partial(run.begin, now))
+        if not run.may_begin():
+            raise NotBegun
         return handler(argument)
 
     async def call_listener(self, listener: Callable[[Event], Awaitable[object]], event: Event) -> object:

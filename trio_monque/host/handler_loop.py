@@ -19,9 +19,18 @@ import trio
 from ..client.subscription import CallListener
 from ..engine.handler_tasks import HandlerTasks, TrioTasks
 from ..engine.run import Run
-from ..engine.run_end import CancelReason
+from ..engine.run_end import CancelReason, NotBegun
+from ..unfinished_work import unfinished_work
 
 T = TypeVar("T")
+
+
+CALLED_ASYNCIO: Final = (
+    "no running event loop",
+    "There is no current event loop",
+    "trio.run received unrecognized yield message",
+)
+"""How the errors begin that a call of asyncio raises in a trio task; the last one is trio's, for a bare await."""
 
 
 class CleanupScope(Protocol):
@@ -58,7 +67,12 @@ class HandlerLoop(HandlerTasks, Protocol):
     def call_listener(self) -> CallListener | None: ...
 
     def call_handler(self, handler: Callable[[Any], Awaitable[Any]], argument: Any, run: Run[Any]) -> Awaitable[object]:
-        """Call an async handler, from the task of its run; await the result for what the handler returns or raises."""
+        """Call an async handler, from the task of its run; await the result for what the handler returns or raises.
+
+        Raises:
+            NotBegun: It must not begin any more, and was not called.
+            TypeError: It returned work that it has not done; see `unfinished_work.py`.
+        """
         ...
 
     def call_back(self, function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
@@ -120,14 +134,21 @@ class TrioHandlerLoop(TrioTasks):
     @staticmethod
     @trio.lowlevel.disable_ki_protection
     async def call_handler(handler: Callable[[Any], Awaitable[Any]], argument: Any, run: Run[Any]) -> object:
+        if not run.may_begin():
+            raise NotBegun
         try:
-            return await handler(argument)
-        except RuntimeError as error:
-            if type(error) is RuntimeError and error.args == ("no running event loop",):
+            returned = await handler(argument)
+        except (RuntimeError, TypeError) as error:
+            if type(error) in (RuntimeError, TypeError) and str(error).startswith(CALLED_ASYNCIO):
                 error.add_note(
-                    "Handlers run on trio, not on asyncio: use trio.sleep, a trio nursery, and so on, or anyio."
+                    "Handlers run on trio, not on asyncio: use trio.sleep, a trio nursery, and so on, or anyio. For "
+                    "handlers that need asyncio, run `trio-monque run --loop asyncio`, or open the scheduler in a "
+                    'program on asyncio; Workers(loop="asyncio") declares it.'
                 )
             raise
+        if (problem := unfinished_work(returned)) is not None:
+            raise TypeError(f"the handler {problem}")
+        return returned
 
     def call_back(self, function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
         return function(*args)

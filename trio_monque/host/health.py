@@ -49,8 +49,10 @@ class Health:
     Attributes:
         healthy: Whether it works. False before it has started and after it has ended.
         reasons: Why it is not healthy, one sentence each, for operators; empty if it is healthy.
-        warnings: What an operator must repair although the scheduler is healthy, and a restart would not help: the last
-            ten schedules that ended because their stored cron expression or time zone is invalid. Claims have none.
+        warnings: What an operator must repair although the scheduler is healthy: plain handlers that go on for more
+            than a second after their run was cancelled, and hold their slots; the last ten schedules that ended because
+            their stored cron expression or time zone is invalid; and what this machine lacks, so that jobs wait for
+            another one. Claims have none.
         draining: It shuts down and claims nothing more. This alone is healthy.
         loops: The loops that have started, in the order of their start.
         event_loop_lag: How long the event loop has not answered the watchdog, or how long its last answer took. None in
@@ -59,7 +61,8 @@ class Health:
             None.
         broken: The number of documents that this instance has met and skips. This alone is healthy, as it works on all
             others. For a scheduler: broken documents, pending jobs that have an owner, and jobs on which the server
-            refuses every claim; `get_broken_documents` lists them. For claims: documents in which the server refuses a
+            refuses every claim, which `get_broken_documents` lists; and jobs that only another machine can run. For
+            claims: documents in which the server refuses a
             lock, and those whose lock or `_id` is unreadable. The log names them. An unreadable one counts until the
             claims end, also after its repair.
         last_database_contact: When the database last answered a loop; None before the start.
@@ -84,7 +87,7 @@ def health_of(found: Examined, now: datetime, *, broken: int, warnings: tuple[st
     return Health(
         healthy=not found.reasons,
         reasons=found.reasons,
-        warnings=warnings,
+        warnings=(*_about_threads(found.overdue_threads), *warnings),
         draining=found.is_draining,
         loops=tuple(_loop_health(loop, found.now, now) for loop in found.loops),
         event_loop_lag=found.event_loop_lag,
@@ -93,6 +96,12 @@ def health_of(found: Examined, now: datetime, *, broken: int, warnings: tuple[st
         last_database_contact=_moment(found.answered_at, found.now, now) if has_begun else None,
         last_database_contact_age=found.now - found.answered_at if has_begun else None,
     )
+
+
+def _about_threads(number: int) -> tuple[str, ...]:
+    if number == 0:
+        return ()
+    return (f"plain handlers go on although their runs were cancelled; slots that they hold: {number}",)
 
 
 def _loop_health(loop: LoopExamined, found_at: float, now: datetime) -> LoopHealth:

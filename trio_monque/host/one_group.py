@@ -14,7 +14,7 @@ from ..engine.demand import Demand, Due, Granted, KnownItem
 from ..engine.handler_tasks import TRIO_TASKS, HandlerTasks
 from ..engine.nursery import Engine
 from ..engine.source import Control, Source
-from ..errors import MonqueConnectionError, is_shortage
+from ..errors import ClientClosedError, MonqueConnectionError, is_shortage
 from ..options_and_defaults import HostOptions
 from .claiming import Taking
 from .host import Host, Life
@@ -57,6 +57,9 @@ class OneGroupSource(Generic[ClaimT, SettlementT]):
     def renewal_limit(self, _claim: ClaimT) -> float:
         return math.inf
 
+    def start_limit(self, _claim: ClaimT) -> float:
+        return math.inf
+
     async def claim_one(self, item: KnownItem, demand: Demand) -> Granted[ClaimT]:
         raise AssertionError("this source never names a single item")
 
@@ -85,6 +88,8 @@ class OneGroupSource(Generic[ClaimT, SettlementT]):
         # Also an error that the server calls permanent. The start has shown that commands on these items succeed, so a
         # later refusal is due to a single item (for documents, a division in `$expr` of the filter, for example).
         # Claims go on when that item is repaired.
+        if isinstance(error, ClientClosedError):
+            return False  # The program has closed the client, for every item.
         return isinstance(error, MonqueConnectionError) or is_shortage(error)
 
 

@@ -10,10 +10,11 @@ The rules for users are on docs/explanation/schedules.md.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta, tzinfo
 from functools import cache
-from typing import Final
+from typing import Final, cast
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
 
 from cronsim import CronSim, CronSimError
@@ -83,11 +84,50 @@ def check_timezone(expression: str, timezone: object) -> str:
     name = timezone.key if isinstance(timezone, ZoneInfo) else timezone
     if isinstance(name, str) and (name == "UTC" or name in zone_names()):
         return name
+    kind = ZoneUnknownHereError if _may_exist(name) else InvalidCronError
+    raise kind(expression, f"its time zone {shown(timezone)} is unknown; {_advice()}", is_of_fields=False)
+
+
+def _advice() -> str:
     if not zone_names():
-        advice = "this machine has no time zone database: install the package tzdata ('pip install tzdata')"
-    else:
-        advice = "an IANA name such as 'Europe/Berlin', or a ZoneInfo that has one, is expected"
-    raise InvalidCronError(expression, f"its time zone {shown(timezone)} is unknown; {advice}", is_of_fields=False)
+        return "this machine has no time zone database: install the package tzdata ('pip install tzdata')"
+    return "an IANA name such as 'Europe/Berlin', or a ZoneInfo that has one, is expected"
+
+
+class ZoneUnknownHereError(InvalidCronError):
+    """The time zone may exist on another machine: with another time zone database, or with one at all."""
+
+
+# Such as America/Argentina/Buenos_Aires, Etc/GMT+12 and EST5EDT.
+_ZONE_NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_+-]*(/[A-Za-z0-9_+-]+)*")
+LONGEST_ZONE_NAME: Final = 100
+
+
+def _may_exist(timezone: object) -> bool:
+    is_name = (
+        type(timezone) is str and len(timezone) <= LONGEST_ZONE_NAME and _ZONE_NAME.fullmatch(timezone) is not None
+    )
+    return is_name and timezone not in NO_ZONES
+
+
+def lack_of_zone(timezone: object) -> str | None:
+    """Why this machine cannot compute in a time zone in which another one may; None if it can, or if none can.
+
+    A job with such a schedule must not run here: its next occurrence could not be computed afterwards.
+    """
+    if timezone is None or timezone == "UTC" or not _may_exist(timezone):
+        return None
+    try:
+        _zone("", cast("str", timezone))
+    except ZoneUnknownHereError as error:
+        why = _advice() if error.__cause__ is None else f"it cannot be read ({error.__cause__})"
+        return f"this machine does not know its time zone {shown(timezone)}: {why}"
+    return None
+
+
+def look_for_zones_again() -> None:
+    """Forget which time zones this machine has: a database may have been installed since."""
+    zone_names.cache_clear()
 
 
 # --- Due dates ---
@@ -228,7 +268,7 @@ def _zone(expression: str, timezone: str | None) -> tzinfo:
         return UTC if name == "UTC" else ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError) as error:  # The file existed when the names were read.
         problem = f"its time zone {shown(timezone)} cannot be read: {error}"
-        raise InvalidCronError(expression, problem, is_of_fields=False) from error
+        raise ZoneUnknownHereError(expression, problem, is_of_fields=False) from error
 
 
 # --- Texts ---

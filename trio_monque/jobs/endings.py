@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from bson import ObjectId
+
 from ..errors import MonqueError
-from ..safe_text import one_line
+from ..safe_text import one_line, shown
 from .job import Job, JobStatus
 
 
@@ -39,11 +41,12 @@ class JobDeletedError(MonqueError):
     """Raised to a caller that waits for a job that does not exist: it was deleted, or was never stored.
 
     Attributes:
-        job_id: Its id, as a hex string.
+        job_id: Its id, as a hex string, or the text that was passed as an id and is none.
     """
 
     def __init__(self, job_id: object) -> None:
-        super().__init__(f"job {job_id} does not exist: it was deleted, or was never stored in this collection")
+        named = job_id if isinstance(job_id, ObjectId) else shown(job_id)
+        super().__init__(f"job {named} does not exist: it was deleted, or was never stored in this collection")
         self.job_id = str(job_id)
 
 

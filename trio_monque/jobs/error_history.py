@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, cast
 
+from ..foreign_errors import is_a, leaves_of
 from ..log import logger_of
 from ..safe_text import message_of, name_of, plain, traceback_of
 from .job import Job
-from .verdicts import Discard, Retry, Snooze, leaves_of
+from .verdicts import Discard, Retry, Snooze
 
 # Characters. The reason is read by people, and every read of the job transfers it.
 LONGEST_REASON: Final = 10_000
@@ -32,10 +33,12 @@ class ErrorText:
     Attributes:
         store_tracebacks: Whether the history of errors has tracebacks.
         redact: Called with each text before it is stored or logged; its return value replaces the text.
+        full_tracebacks: Keep the frames before the handler too, of the engine and of trio.
     """
 
     store_tracebacks: bool = True
     redact: Callable[[str], object] | None = None
+    full_tracebacks: bool = False
 
     def redacted(self, text: str) -> str:
         """The text after `redact`. If that function fails, the text is omitted: it may have secrets."""
@@ -43,11 +46,11 @@ class ErrorText:
             return text
         try:
             kept = self.redact(text)
-        except Exception as error:  # noqa: BLE001  # A user's function.
-            problem = f"raised {type(error).__name__}"
+        except BaseException as error:  # noqa: BLE001  # A user's function.
+            problem = f"raised {name_of(error)}"
         else:
-            if isinstance(kept, str):
-                return kept
+            if issubclass(type(kept), str):
+                return cast("str", kept)
             problem = f"returned {type(kept).__name__} instead of str"
         logger.error("redact_errors %s; the text of the error was omitted", problem)
         return f"(omitted: redact_errors {problem})"
@@ -95,11 +98,11 @@ def kept_reason(error: BaseException, kept: ErrorText) -> str:
 def reason_of(error: BaseException) -> str:
     """The type and message of an error. For a group: those of its first leaf, and how many more there are."""
     # If a group has a real error beside a Retry or Snooze, the real error is more useful to the reader.
-    leaves = sorted(leaves_of(error), key=lambda leaf: isinstance(leaf, Retry | Snooze))
+    leaves = sorted(leaves_of(error), key=lambda leaf: is_a(leaf, (Retry, Snooze)))
     first = leaves[0]
     text = name_of(first)
     if message := message_of(first, LONGEST_REASON):
-        text = message if isinstance(first, Retry | Discard) else f"{text}: {message}"
+        text = message if is_a(first, (Retry, Discard)) else f"{text}: {message}"
     if len(leaves) > 1:
         text += f" (and {len(leaves) - 1} more)"
     return plain(text, LONGEST_REASON)

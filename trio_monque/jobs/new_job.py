@@ -277,7 +277,11 @@ def _made(new: NewJob, job_id: ObjectId, now: datetime) -> Job:
     if new.on_conflict == "debounce":
         values["debounced_since"] = now
     if new.start_by is not None:
-        values["start_by"] = checked_moment("start_by", new.start_by)
+        values["start_by"] = start_by = checked_moment("start_by", new.start_by)
+        if new.delay and start_by <= values["next_run_at"]:
+            due = values["next_run_at"].isoformat(timespec="milliseconds")
+            problem = f"must be later than {due}, when its delay is over: the job could never start"
+            raise InvalidOptionError("start_by", new.start_by, problem)
     if new.max_attempts is not None:
         values["max_attempts"] = new.max_attempts
     if new.max_rescues is not None:

@@ -32,7 +32,7 @@ from ..errors import InvalidCronError, ScheduleEndedError
 from ..options_and_defaults import LEASE_IN_BEATS, SchedulerConfig
 from . import transitions
 from .conditional_write import OneOf, Transition
-from .cron import next_occurrence
+from .cron import ZoneUnknownHereError, next_occurrence
 from .error_history import failure_of
 from .fences import is_ours, sign_of_life
 from .instance import clamped
@@ -141,7 +141,7 @@ def decide_rescue(job: Job, now: datetime, policy: RescuePolicy) -> Rescue:
     # started.
     deaths = deaths_of(job) + 1
     if deaths > (policy.max_rescues if job.max_rescues is None else job.max_rescues):
-        return _given_up(job, now, DiedTooOftenError(deaths))
+        return _given_up(job, now, DiedTooOftenError(deaths), policy)
     # After the first death, due as before: it keeps its place in the queue. Most deaths have another cause than the
     # job.
     due = min(job.next_run_at, now)
@@ -151,10 +151,14 @@ def decide_rescue(job: Job, now: datetime, policy: RescuePolicy) -> Rescue:
     return Rescue(transitions.rescue(job, now, due))
 
 
-def _given_up(job: Job, now: datetime, error: BaseException) -> Rescue:
+def _given_up(job: Job, now: datetime, error: BaseException, policy: RescuePolicy) -> Rescue:
     if job.repeat_interval is not None and job.on_exhausted != "fail":
         try:
             following = next_occurrence(job.repeat_interval, job.timezone, now)
+        except ZoneUnknownHereError:
+            # Another machine knows it, and gives the occurrence up: no reason to end the schedule here.
+            deaths = deaths_of(job) + 1
+            return Rescue(transitions.rescue(job, now, now + timedelta(seconds=policy.backoff.delay(deaths))))
         except InvalidCronError as invalid:
             ended = ScheduleEndedError(invalid, f"it {error}")
             ended.__cause__ = error

@@ -12,16 +12,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Final
 
 from ..backoff import SHORTEST, Backoff
 from ..errors import InvalidCronError, ScheduleEndedError, UnreadablePayloadError
+from ..foreign_errors import is_a, leaves_of
 from . import transitions
 from .conditional_write import Transition
-from .cron import next_occurrence
+from .cron import ZoneUnknownHereError, next_occurrence
 from .error_history import EVERYTHING, ErrorText, Failure, failure_of, kept_reason
 from .job import OF_ONE_OCCURRENCE, Job, JobStatus
-from .verdicts import CutShort, Discard, Discarded, Failed, Retry, Snooze, Snoozed, Succeeded, Verdict, leaves_of
+from .verdicts import CutShort, Discard, Discarded, Failed, Retry, Snooze, Snoozed, Succeeded, Verdict
 
 ErrorTypes = tuple[type[BaseException], ...]
 
@@ -59,9 +60,9 @@ def judged(error: BaseException, policy: RetryPolicy) -> Verdict:
     """Turns an error into a verdict. In a group the strongest leaf decides: Discard, an error, Retry, then Snooze."""
     # A handler's own nursery wraps what is raised inside it, so a Retry may arrive in a group, next to errors.
     leaves = leaves_of(error)
-    errors = [leaf for leaf in leaves if not isinstance(leaf, Retry | Snooze)]
+    errors = [leaf for leaf in leaves if not is_a(leaf, (Retry, Snooze))]
     for leaf in errors:
-        if isinstance(leaf, (Discard, *policy.discard_on)):
+        if is_a(leaf, (Discard, *policy.discard_on)):
             return Discarded(leaf)
     if errors:
         final = [leaf for leaf in errors if not _is_tried_again(leaf, policy)]
@@ -76,9 +77,9 @@ def judged(error: BaseException, policy: RetryPolicy) -> Verdict:
 def _is_tried_again(error: BaseException, policy: RetryPolicy) -> bool:
     # Ctrl-C or an exit is not caused by the job, and unreadable data is not an error of the handler: `retry_on`, which
     # lists errors of the handler, does not apply to them.
-    if isinstance(error, UnreadablePayloadError) or not isinstance(error, Exception):
+    if is_a(error, UnreadablePayloadError) or not is_a(error, Exception):
         return True
-    return policy.retry_on is None or isinstance(error, policy.retry_on)
+    return policy.retry_on is None or is_a(error, policy.retry_on)
 
 
 # --- From a verdict to a transition ---
@@ -89,10 +90,11 @@ def decide(job: Job, verdict: Verdict, now: datetime, policy: RetryPolicy) -> Tr
 
     Raises:
         ScheduleEndedError: The next occurrence cannot be computed. Write `end_of_schedule` instead.
+        ZoneUnknownHereError: This machine cannot compute it, and another one may. Write `left_to_others` instead.
     """
     match verdict:
-        case CutShort():
-            return transitions.release(job, now, has_begun=True)
+        case CutShort(has_begun):
+            return transitions.release(job, now, has_begun=has_begun)
         case Succeeded(result) if job.repeat_interval is None:
             if job.again is not None:
                 return transitions.run_again(job, now, result=result)
@@ -139,6 +141,8 @@ def _next_occurrence(
     assert job.repeat_interval is not None
     try:
         following = next_occurrence(job.repeat_interval, job.timezone, now)
+    except ZoneUnknownHereError:
+        raise  # Another machine knows it: no reason to end the schedule.
     except InvalidCronError as invalid:
         # Monque for Node accepts expressions that this library does not: end with an error instead of a guess.
         raise _schedule_ended(invalid, error, kept) from error
@@ -170,6 +174,18 @@ def end_of_schedule(
     stored = {} if verdict.result is None else {"result": verdict.result}
     # The occurrence is over: if a caller retries the job, that is another occurrence.
     return replace(failed, set={**failed.set, **stored}, cleared=(*failed.cleared, *OF_ONE_OCCURRENCE))
+
+
+LEFT_FOR: Final = timedelta(seconds=60)
+"""How long a job that this machine cannot end is left to others. The instances that cannot run it do not claim it."""
+
+
+def left_to_others(job: Job, now: datetime) -> Transition:
+    """The transition after `decide` raised ZoneUnknownHereError: the occurrence runs again where its zone is known.
+
+    Only after the schedule was given that zone during the run: a job whose zone is unknown is not claimed.
+    """
+    return transitions.snooze(job, now, now + LEFT_FOR)
 
 
 def awake_at(snooze: Snooze, now: datetime) -> datetime:

@@ -100,20 +100,13 @@ class Snoozed:
 
 @dataclass(frozen=True, slots=True)
 class CutShort:
-    """The scheduler stopped before the handler ended: the claim is released, and no attempt is counted."""
+    """The scheduler stopped before the handler ended: the claim is released, and no attempt is counted.
+
+    Attributes:
+        has_begun: Whether the handler was called. If not, the job must still start by its `start_by`.
+    """
+
+    has_begun: bool = True
 
 
 Verdict = Succeeded | Failed | Discarded | Snoozed | CutShort
-
-
-def leaves_of(error: BaseException) -> list[BaseException]:
-    """The errors in a group, at any depth. For an error that is not a group: only that error."""
-    leaves: list[BaseException] = []
-    left = [error]
-    while left:  # Not by recursion: a group may be nested deeper than Python's stack.
-        one = left.pop()
-        if isinstance(one, BaseExceptionGroup):
-            left.extend(reversed(one.exceptions))
-        else:
-            leaves.append(one)
-    return leaves

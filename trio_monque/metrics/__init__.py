@@ -1,7 +1,7 @@
 """Metrics for Prometheus: the numbers of schedulers, of claims and of the jobs collection.
 
-It needs prometheus_client: `pip install "trio-monque[metrics]"`. Nothing else of the package imports this folder, and a
-program without metrics sends no command for them.
+It needs prometheus_client: `python -m pip install prometheus_client`. Nothing else of the package imports this
+folder, and a program without metrics sends no command for them.
 """
 
 try:
@@ -12,7 +12,7 @@ except ModuleNotFoundError as error:
     if error.name != "prometheus_client":
         raise
     raise ModuleNotFoundError(
-        'trio_monque.metrics needs prometheus_client: pip install "trio-monque[metrics]"', name="prometheus_client"
+        "trio_monque.metrics needs prometheus_client: python -m pip install prometheus_client", name="prometheus_client"
     ) from None
 
 __all__ = ["ClaimsMetrics", "CollectionMetrics", "SchedulerMetrics"]

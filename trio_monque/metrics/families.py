@@ -146,6 +146,9 @@ BROKEN: Final = Family("gauge", "broken_documents", "Documents that this instanc
 # --- Of one scheduler ---
 
 RUNNING: Final = Family("gauge", "running_jobs", "Runs whose handlers have not ended.", BY_NAME)
+OVERDUE_THREADS: Final = Family(
+    "gauge", "overdue_threads", "Plain handlers that go on after their run was cancelled, and hold their slots."
+)
 RUNS: Final = Family(
     "counter",
     "runs",
@@ -178,6 +181,6 @@ OF_INSTANCE: Final = (
     *(INSTANCE, HEALTHY, DRAINING, HELD, UNSETTLED, FREE_SLOTS, CLAIMED, LOST_TO_OTHERS, BATCH_SIZE),
     *(RESCUED, RENEWED, RENEWAL_FAILURES, CLAIMS_LOST, LOOP_LAG, LOOP_BLOCKED, INTERNAL_LAG, BROKEN),
 )
-OF_SCHEDULER: Final = (RUNNING, RUNS, START_LAG, WAIT, RUN_TIME)
+OF_SCHEDULER: Final = (RUNNING, OVERDUE_THREADS, RUNS, START_LAG, WAIT, RUN_TIME)
 OF_CLAIMS: Final = (WAITING, WORKING, DOCUMENTS, DEAD_LETTERS)
 FAMILIES: Final = (*OF_COLLECTION, *OF_INSTANCE, *OF_SCHEDULER, *OF_CLAIMS)

@@ -16,7 +16,7 @@ from ..scheduler.scheduler_client import SchedulerClient
 from .by_name import Durations, NameLabels
 from .collection_metrics import CollectionNumbers
 from .exposition import DEFAULT_REGISTRY, Metrics, Sample
-from .families import RUN_TIME, RUNNING, RUNS, START_LAG, WAIT
+from .families import OVERDUE_THREADS, RUN_TIME, RUNNING, RUNS, START_LAG, WAIT
 from .instance_samples import info, instance_samples
 
 
@@ -97,6 +97,7 @@ class SchedulerMetrics(Metrics):
         numbers, label_of = self._scheduler.statistics(), self._names.label_of
         yield self._info
         yield from instance_samples(numbers, self._scheduler.health(), numbers.claims_lost)
+        yield Sample(OVERDUE_THREADS, numbers.overdue_threads)
         running: Counter[str] = Counter()
         for name in dict.fromkeys((*numbers.running_by_name, *numbers.ended_by_name)):
             running[label_of(name)] += numbers.running_by_name.get(name, 0)

@@ -5,11 +5,13 @@ The libraries are imported only after a class of theirs was passed, so they are 
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from decimal import Decimal
 from functools import lru_cache
+from json import JSONDecoder
 from typing import Any, Final
 from uuid import UUID
 
@@ -85,18 +87,57 @@ def pydantic_reader(declared: Any) -> Read:
             # Never strict, even for a strict model: a stored date, set or enum is a string or a list.
             return adapter.validate_python(natural(stored), strict=False)
         except ValidationError as error:
-            raise _of_pydantic(error) from error
+            problem, cause = _of_pydantic(error), error if _is_short(error) else None
+        raise problem from cause  # Here, where the long one is not its context: a traceback would list all problems.
 
     return read
 
 
+MOST_PROBLEMS: Final = 10
+"""How many problems of one value are described. pydantic collects all, and 16 MB may have a million."""
+
+
+def without_long_list(error: BaseException) -> BaseException:
+    """The error, or one with its first problems if it is a ValidationError of pydantic that has very many."""
+    core = sys.modules.get("pydantic_core")
+    if core is None or not isinstance(error, core.ValidationError) or _is_short(error):
+        return error
+    return _of_pydantic(error)
+
+
+def _is_short(error: Any) -> bool:
+    return bool(error.error_count() <= MOST_PROBLEMS)
+
+
 def _of_pydantic(error: Any) -> ValueProblem:
-    first, *others = error.errors(include_url=False, include_context=False)
-    more = f" (and {len(others)} more)" if others else ""
-    problem = ValueProblem(f"{first['msg']}{more}")
-    for step in reversed(first["loc"]):
-        problem.under(f"[{step}]" if isinstance(step, int) else f".{step}")
+    first, *others = _first_problems(error)
+    count = error.error_count() - 1
+    problem = ValueProblem(f"{first['msg']} (and {count} more)" if count else first["msg"])
+    for step in reversed(_steps(first)):
+        problem.under(step)
+    if not _is_short(error):
+        described = "".join(f"\n  {''.join(_steps(one))}: {one['msg']}" for one in others)
+        problem.add_note(f"The next {len(others)} of {count} more problems:{described}")
     return problem
+
+
+def _first_problems(error: Any) -> list[Any]:
+    if _is_short(error):
+        return list(error.errors(include_url=False, include_context=False, include_input=False))
+    # A Python object for each problem would take five times as long as the JSON of all, without letting other threads
+    # run meanwhile.
+    found: list[Any] = []
+    text = error.json(include_url=False, include_context=False, include_input=False)
+    at, decoder = 1, JSONDecoder()  # Behind the bracket that opens the list.
+    while len(found) < MOST_PROBLEMS:
+        one, end = decoder.raw_decode(text, at)
+        found.append(one)
+        at = end + 1  # Behind the comma.
+    return found
+
+
+def _steps(problem: Any) -> list[str]:
+    return [f"[{step}]" if isinstance(step, int) else f".{step}" for step in problem["loc"]]
 
 
 def plain_of_pydantic(value: Any) -> Any:

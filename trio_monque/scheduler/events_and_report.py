@@ -18,13 +18,14 @@ from .. import events
 from ..client import local_ends
 from ..client.event_delivery import EventDelivery
 from ..client.rescuing import Rescued, log_and_events_of
+from ..engine.exceptions import begin_at_handler
 from ..errors import DocumentRefusedError, InstanceCollisionError, ScheduleEndedError
 from ..host.log_lines import MOST_NAMED, HostEnd, Reporter, named
 from ..jobs.error_history import kept_reason
 from ..jobs.job import Job, JobStatus, log_extra
 from ..jobs.retry_policy import RetryPolicy, will_retry
 from ..jobs.verdicts import CutShort, Discarded, Failed, Snoozed, Succeeded
-from ..log import logger_of
+from ..log import ExcInfo, exc_info_of, logger_of
 from ..safe_text import name_of
 from ..store.refused_claims import SetAside
 from ..store.settling import Fate
@@ -66,10 +67,17 @@ class JobReporter(Reporter[Job, JobSettlement, Rescued, SchedulerReport]):
     """The engine's observer, for jobs. Called on the thread of the run, except where a method says otherwise."""
 
     def __init__(
-        self, event_delivery: EventDelivery, instance: str = "", namespace: str = "", *, shows_errors: bool = True
+        self,
+        event_delivery: EventDelivery,
+        instance: str = "",
+        namespace: str = "",
+        *,
+        shows_errors: bool = True,
+        full_tracebacks: bool = False,
     ) -> None:
         self._namespace = namespace
         self._shows_errors = shows_errors
+        self._full_tracebacks = full_tracebacks
         super().__init__(event_delivery, logger, "scheduler", "job", instance)
         self.tally = Tally()
         # One sentence for each of the last schedules that ended: the warnings of `health()`.
@@ -168,7 +176,9 @@ class JobReporter(Reporter[Job, JobSettlement, Rescued, SchedulerReport]):
             claim,
             name_of(error),
             extra=log_extra(claim),
-            exc_info=error if self._shows_errors else None,
+            exc_info=exc_info_of(error if self._full_tracebacks else begin_at_handler(error))
+            if self._shows_errors
+            else None,
         )
 
     def runs_cut_short(self, claims: Sequence[Job]) -> None:
@@ -269,6 +279,15 @@ class JobReporter(Reporter[Job, JobSettlement, Rescued, SchedulerReport]):
                 exc_info=cause,
             )
             self.event_delivery.emit(events.ScheduleExhausted(job, error))
+        elif will_retry(job) and job.fail_count == 0:
+            logger.error(
+                "job %s failed for good with the data that were replaced; it runs with the newer ones at %s: %s",
+                job,
+                job.next_run_at,
+                reason,
+                extra=log_extra(job),
+                exc_info=cause,
+            )
         elif will_retry(job):
             logger.warning(
                 "job %s failed (failure %d of %d); retrying at %s: %s",
@@ -285,6 +304,6 @@ class JobReporter(Reporter[Job, JobSettlement, Rescued, SchedulerReport]):
         self.event_delivery.emit(events.JobFailed(job, error, will_retry(job), settlement.duration))
 
 
-def _shown_cause(error: BaseException, policy: RetryPolicy) -> BaseException | None:
+def _shown_cause(error: BaseException, policy: RetryPolicy) -> ExcInfo | None:
     """The error whose traceback is logged. None with `redact_errors`, as the traceback contains the unredacted text."""
-    return error if policy.error_text.redact is None else None
+    return exc_info_of(error) if policy.error_text.redact is None else None

@@ -22,7 +22,7 @@ from ..errors import InvalidOptionError, InvalidPayloadError, MonqueConnectionEr
 from ..jobs.follow_ups import held_for, released
 from ..jobs.job import Job, JobStatus, log_extra
 from ..jobs.new_job import NewJob
-from ..log import logger_of
+from ..log import exc_info_of, logger_of
 from ..loop_time import loop_time
 from ..safe_text import shown
 from ..store import follow_ups, indexes, inserting
@@ -71,7 +71,8 @@ class FollowUps:
         self._ended: list[ObjectId] = []
         self._wake = trio.Event()
         self._idle = trio.Event()
-        # Jobs whose `then` has failed: each is tried again with every look, and logged once.
+        # Jobs whose `then` has failed: each is tried again with every look, and logged once. Only in the one database
+        # thread of this loop; all other attributes belong to the thread of the trio run.
         self._reported: set[ObjectId] = set()
 
     def jobs_ended(self, jobs: Sequence[Job]) -> None:
@@ -124,8 +125,8 @@ class FollowUps:
                 partial(self._pay, ended, looks=looks), channel=Channel.COMMANDS, abandon_on_cancel=True
             )
         except MonqueConnectionError as error:
-            # Each step may be repeated: what was done already matches nothing.
-            self._ended = ended + self._ended
+            # The look that comes next finds these as well. Each step may be repeated: what was done already matches
+            # nothing.
             level = logging.WARNING if self.progress.fail(error) else logging.DEBUG
             logger.log(level, "%s; retrying (their follow-ups are enqueued later)", error)
             return False
@@ -240,6 +241,6 @@ class FollowUps:
             parent,
             error,
             INTERVAL,
-            exc_info=error,
+            exc_info=exc_info_of(error),
             extra=log_extra(parent),
         )

@@ -6,6 +6,7 @@ Claims, log lines and the fleet name an instance by its id, so two live instance
 
 from __future__ import annotations
 
+import logging
 import os
 import secrets
 import socket
@@ -18,7 +19,7 @@ from typing import Final
 from ..client.context import ClientContext
 from ..client.local_wakeups import local_instance_ids
 from ..engine.lease import Beats
-from ..errors import InstanceCollisionError, MonqueConnectionError
+from ..errors import ClientClosedError, InstanceCollisionError, MonqueConnectionError
 from ..jobs.instance import MOST_NAMES, Instance, evidence_of, is_alive, is_of_a_stranger, most_held
 from ..jobs.job import Job
 from ..log import logger_of
@@ -133,7 +134,10 @@ class InstanceEntry:
         try:
             instances.remove(self._context.jobs, entry)
         except MonqueConnectionError as error:
-            logger.info("could not remove the entry of this instance: %s; another instance removes it", error)
+            level = (
+                logging.DEBUG if isinstance(error, ClientClosedError) else logging.INFO
+            )  # That is in the log already.
+            logger.log(level, "could not remove the entry of this instance: %s; another instance removes it", error)
         else:
             self._entry = None
 

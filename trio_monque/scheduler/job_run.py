@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
-import inspect
+import threading
 from collections.abc import Awaitable
 from functools import partial
-from typing import Any, Final, cast
+from typing import Any, Final, NamedTuple, cast
 from weakref import WeakKeyDictionary
 
 import trio
 
 from ..backoff import Backoff, asked_backoff
 from ..engine.run import Run
-from ..engine.run_end import RunEnd
-from ..errors import ShortageError
+from ..engine.run_end import NotBegun, RunEnd
+from ..errors import ShortageError, UnreadablePayloadError
+from ..foreign_errors import is_a, leaves_of, safe_error
 from ..grace import using_grace
 from ..host.run_ends import failure_of, has_succeeded
 from ..jobs.error_history import ErrorText
 from ..jobs.job import Job, log_extra
 from ..jobs.retry_policy import ErrorTypes, RetryPolicy, judged
-from ..jobs.verdicts import CutShort, Succeeded, Verdict, leaves_of
+from ..jobs.verdicts import CutShort, Succeeded, Verdict
 from ..log import logger_of
 from ..options_and_defaults import SchedulerConfig
+from ..payloads.problems import ValueProblem
+from ..safe_text import message_of
+from ..store.database_threads import DatabaseThreads
 from ..threads import HoldingLimiter, call_in_thread
+from ..unfinished_work import unfinished_work
 from .middleware import around_async
 from .running_job import RunCancelled, RunningJob
 from .worker import Worker
@@ -32,13 +37,20 @@ logger = logger_of("scheduler")
 
 _SUCCEEDED: Final = Succeeded()
 
+MOST_CAUSES: Final = 10
+"""How deep a missing module is searched in the causes of an unreadable payload."""
+
 # Seconds until the next attempt to start a thread. Other threads of the process have to end first.
 FIRST_PAUSE: Final = 0.1
 LONGEST_PAUSE: Final = 5.0
 
 
 def call_handler(
-    worker: Worker[Any], running_job: RunningJob[Any], run: Run[Job], threads: HoldingLimiter
+    worker: Worker[Any],
+    running_job: RunningJob[Any],
+    run: Run[Job],
+    threads: HoldingLimiter,
+    db_threads: DatabaseThreads,
 ) -> Awaitable[object]:
     """Call the handler. Return an awaitable of what it returns or raises, which must be awaited at once.
 
@@ -46,7 +58,31 @@ def call_handler(
     waits beside a handler takes a quarter of a kilobyte.
     """
     if worker.payload is not None:
+        if worker.is_slow_to_load(running_job.job.data):
+            return _called_with_large_data(worker, running_job, run, threads, db_threads)
         running_job.data = worker.loaded(running_job.job.data)
+    return _called(worker, running_job, run, threads)
+
+
+async def _called_with_large_data(
+    worker: Worker[Any],
+    running_job: RunningJob[Any],
+    run: Run[Job],
+    threads: HoldingLimiter,
+    db_threads: DatabaseThreads,
+) -> object:
+    """Read the data in a thread first: to check 16 MB takes seconds, in which the loop would do nothing else."""
+    load = partial(worker.loaded, running_job.job.data)
+    try:
+        running_job.data = await db_threads.call(load, abandon_on_cancel=True)
+    except ShortageError:  # No thread can start, which is not a failure of the job.
+        running_job.data = load()
+    return await _called(worker, running_job, run, threads)
+
+
+def _called(
+    worker: Worker[Any], running_job: RunningJob[Any], run: Run[Job], threads: HoldingLimiter
+) -> Awaitable[object]:
     loop = running_job._surroundings.loop  # noqa: SLF001
     if worker.is_async:
         return loop.call_handler(worker.called, running_job, run)
@@ -80,28 +116,35 @@ async def _called_in_thread(
     """
     has_begun = False
 
-    def call() -> tuple[bool, object]:
+    def call() -> _EndOfThread:
         nonlocal has_begun
         has_begun = True
-        return _in_thread(worker, running_job)
+        run.thread = threading.get_ident()
+        try:
+            return _in_thread(worker, running_job, run)
+        finally:
+            run.thread = None  # The thread may work for another run next.
 
     delay = FIRST_PAUSE
     while True:
         try:
-            with using_grace(run), run.shielded_wait:
-                was_cancelled, value = await call_in_thread(call, limiter=threads, abandon_on_cancel=True)
-                if not was_cancelled:
-                    return value
+            with using_grace(run), run.shielded_wait() as wait:
+                ended = await call_in_thread(call, limiter=threads, abandon_on_cancel=True)
+            if wait.cancelled_caught:
+                run.abandoned = True
+            else:
+                if ended.error is not None:
+                    raise ended.error
+                if not ended.was_cancelled:
+                    return ended.value
             break  # The handler has raised RunCancelled, or the engine no longer waits for its thread.
         except ShortageError as error:
             if has_begun:
                 raise  # The handler itself raised it.
             # No thread is not a failure of the job: its run waits for one, without a limit.
             logger.warning("the handler of job %s waits: %s; retrying", run.claim, error, extra=log_extra(run.claim))
-        run.forget_shielded_wait()  # trio enters each scope only once.
         await trio.sleep(delay)  # Not shielded: a run that is cancelled while it waits ends.
         delay = min(2 * delay, LONGEST_PAUSE)
-    run.abandoned = run.shielded_wait.cancelled_caught
     if run.reason is None:
         raise RuntimeError("the handler raised RunCancelled, although nothing had cancelled its run")
     # Perhaps only a deadline has cancelled the run, and trio has not acted on it yet. The answer to a renewal must not
@@ -113,37 +156,74 @@ async def _called_in_thread(
     raise RunCancelled
 
 
-def _in_thread(worker: Worker[Any], running_job: RunningJob[Any]) -> tuple[bool, object]:
-    """Call the handler. Return whether RunCancelled has ended it, and what it returned."""
+class _EndOfThread(NamedTuple):
+    """How a plain handler ended.
+
+    An error is a value here, and is raised in the task of the run. On its way there, threads and context managers touch
+    what they pass on: they set its `__traceback__`, for example, which the class of the error may not allow.
+    """
+
+    value: object = None
+    error: BaseException | None = None
+    was_cancelled: bool = False
+
+
+def _in_thread(worker: Worker[Any], running_job: RunningJob[Any], run: Run[Job]) -> _EndOfThread:
+    """Call the handler, unless it must not begin any more: then the error is NotBegun."""
+    is_in_middleware = run.has_begun
+    if not run.may_begin():
+        # The run was cancelled: that ends the middleware around this.
+        return _EndOfThread(was_cancelled=True) if is_in_middleware else _EndOfThread(error=NotBegun())
     try:
         result = worker.called(running_job)
     except RunCancelled:
-        return True, None
-    if inspect.iscoroutine(result):
-        result.close()
-        raise TypeError(
-            f"the handler {worker.handler!r} is a plain function that returned a coroutine, which would never run: "
-            "register the async function itself"
-        )
-    return False, result
+        return _EndOfThread(was_cancelled=True)
+    except BaseException as error:  # noqa: BLE001  # Raised again, in the task of the run.
+        return _EndOfThread(error=safe_error(error))
+    if (problem := unfinished_work(result)) is not None:
+        problem = f"the handler {worker.handler!r}, a plain function, {problem}"
+        return _EndOfThread(error=TypeError(problem))
+    return _EndOfThread(result)
 
 
 def _without_unwinding(error: BaseException) -> BaseException | None:
     """What a cancelled run raised, without the RunCancelled by which `check_cancelled` ended its thread."""
     leaves = leaves_of(error)
-    others = [leaf for leaf in leaves if not isinstance(leaf, RunCancelled)]
+    others = [leaf for leaf in leaves if not is_a(leaf, RunCancelled)]
     if len(others) == len(leaves):
         return error
     return BaseExceptionGroup("beside the cancellation", others) if others else None
+
+
+def lack_of_module(error: BaseException | None) -> str | None:
+    """Why a payload could not be read by this process, if a module was missing; None for another reason."""
+    if not is_a(error, UnreadablePayloadError):
+        return None
+    cause: BaseException | None = error
+    for _ in range(MOST_CAUSES):
+        cause = None if cause is None else cause.__cause__
+        if is_a(cause, ImportError):
+            return f"this process cannot import what its payload needs: {message_of(cast('ImportError', cause), 300)}"
+    return None
 
 
 def verdict_of(end: RunEnd, time_limit: float, policy: RetryPolicy, *, store_result: bool) -> Verdict:
     """Decide what the end of a run means for its job."""
     if has_succeeded(end):
         return Succeeded(end.value) if store_result else _SUCCEEDED
-    error = failure_of(end, time_limit, _without_unwinding)
+    full_tracebacks = policy.error_text.full_tracebacks
+    error = failure_of(end, time_limit, _without_unwinding, full_tracebacks=full_tracebacks)
+    if type(error) is UnreadablePayloadError and not full_tracebacks:
+        _forget_frames(error)
     # If a client requested the cancellation, the settlement finds the request, and writes it instead of the release.
-    return CutShort() if error is None else judged(error, policy)
+    return CutShort(end.has_begun) if error is None else judged(error, policy)
+
+
+def _forget_frames(error: UnreadablePayloadError) -> None:
+    """Remove the frames of this library: the message has the path of the value. A cause keeps those of the user."""
+    error.__traceback__ = None
+    if isinstance(error.__cause__, ValueProblem):
+        error.__cause__.__traceback__ = None
 
 
 class Policies:
@@ -154,7 +234,7 @@ class Policies:
         self._backoff = Backoff(
             base=config.base_retry_interval, cap=config.max_backoff_delay, jitter=config.retry_jitter
         )
-        self._error_text = ErrorText(config.store_tracebacks, config.redact_errors)
+        self._error_text = ErrorText(config.store_tracebacks, config.redact_errors, config.full_tracebacks)
         # Keyed by the worker and not by its name: `register(replace=True)` may give the name another worker
         # while runs of the first one go on.
         self._policies: WeakKeyDictionary[Worker[Any], RetryPolicy] = WeakKeyDictionary()

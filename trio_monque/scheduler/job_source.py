@@ -24,6 +24,8 @@ from ..errors import (
     MonqueError,
     is_outage,
 )
+from ..foreign_errors import safe_error
+from ..host.missed_leases import MissedLeases
 from ..host.transactions import Transactions
 from ..jobs import rescue_policy, transitions
 from ..jobs.fences import ClaimId, claim_id
@@ -42,7 +44,7 @@ from ..threads import HoldingLimiter
 from .claiming import JobClaims
 from .context import SchedulerContext
 from .follow_ups import FollowUps
-from .job_run import Policies, call_handler, verdict_of
+from .job_run import Policies, call_handler, lack_of_module, verdict_of
 from .rescues import Rescues
 from .settlement import (
     MOST_ROUNDS,
@@ -96,6 +98,7 @@ class JobSource:
         self._longest_hold = math.inf if lock_timeout is None else SHARE_OF_LOCK_TIMEOUT * lock_timeout
         self._longest_run = self._longest_hold - config.cleanup_timeout
         self._beats = Beats()
+        self._missed_leases = MissedLeases()
 
     def attach(self, control: Control[Job, JobSettlement]) -> None:
         self._control = control
@@ -138,6 +141,9 @@ class JobSource:
     def renewal_limit(self, claim: Job) -> float:
         return self._longest_hold
 
+    def start_limit(self, claim: Job) -> float:
+        return math.inf if claim.start_by is None else self._context.clock.on_run_clock(claim.start_by)
+
     def _worker(self, claim: Job) -> Worker[Any]:
         worker = self._workers.get(claim.name)
         assert worker is not None, "only jobs with a worker are claimed, and workers are never removed"
@@ -158,13 +164,19 @@ class JobSource:
 
     def execute(self, run: Run[Job]) -> Awaitable[object]:
         worker = self._worker(run.claim)
-        return call_handler(worker, self._running_job(run, worker), run, self._threads)
+        return call_handler(worker, self._running_job(run, worker), run, self._threads, self._db_threads)
 
     # --- Settling ---
 
     def conclude(self, claim: Job, end: RunEnd) -> JobSettlement:
         worker = self._worker(claim)
         settings, policy = worker.settings, self._policies.policy_of(worker)
+        if not end.has_begun and (lack := lack_of_module(end.error)) is not None:
+            # Its payload needs what is not installed here. Another instance may have it.
+            self._context.jobs.leave_to_others(claim, lack)
+            return JobSettlement(claim, CutShort(has_begun=False), policy, end.duration)
+        most = self._config.max_rescues if claim.max_rescues is None else claim.max_rescues
+        end = self._missed_leases.counted(claim.id, end, most)
         try:
             verdict = verdict_of(end, self.time_limit(claim), policy, store_result=settings.store_result)
             if isinstance(verdict, Succeeded) and settings.store_result:
@@ -172,7 +184,7 @@ class JobSource:
                 # the handler's object may change until the batch is sent without changing what is stored.
                 verdict = self._encoded(worker, verdict.result)
         except BaseException as error:  # noqa: BLE001  # A fault in code or values of the user fails its own job only.
-            verdict = Failed(error)
+            verdict = Failed(safe_error(error))
         return JobSettlement(claim, verdict, policy, end.duration)
 
     def _encoded(self, worker: Worker[Any], value: Any) -> Succeeded:

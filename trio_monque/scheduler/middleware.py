@@ -10,13 +10,14 @@ so it is always inside of the async ones, and cannot be around an async handler.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from functools import partial
 from typing import Any
 
-from ..checks import is_async
+from ..checks import is_async, signature_of
 from ..errors import InvalidOptionError, MiddlewareError
 from ..safe_text import shown
+from ..unfinished_work import unfinished_work
 from .running_job import RunningJob
 
 Middleware = Callable[[RunningJob[Any, Any], Callable[[], Any]], object]
@@ -60,7 +61,7 @@ def _problem_of(one: Any) -> str | None:
     if inspect.isasyncgenfunction(one) or inspect.isgeneratorfunction(one):
         return f"is a generator; a middleware calls run() and does not yield: {example}"
     try:
-        inspect.signature(one).bind(None, None)
+        signature_of(one).bind(None, None)
     except TypeError:
         return f"is called with two arguments, the job and run: {example}"
     except ValueError:  # Some functions that are written in C have no signature.
@@ -99,15 +100,22 @@ def around_plain(middleware: Iterable[Middleware], handler: PlainCall) -> PlainC
 async def _run_async(middleware: Callable[..., Any], inner: AsyncCall, job: RunningJob[Any]) -> object:
     link = _Link(middleware)
 
-    async def run() -> object:
+    async def call() -> object:
         link.begin()
         try:
-            link.value = await inner(job)
+            link.value = _finished(await inner(job))
         finally:
             link.has_ended = True
         return link.value
 
-    await middleware(job, run)
+    def run() -> Awaitable[object]:
+        link.call = call()
+        return link.call
+
+    try:
+        link.check(await middleware(job, run))
+    finally:
+        link.drop_call()
     return link.result()
 
 
@@ -117,19 +125,20 @@ def _run_plain(middleware: Callable[..., Any], inner: PlainCall, job: RunningJob
     def run() -> object:
         link.begin()
         try:
-            link.value = inner(job)
+            link.value = _finished(inner(job))
         finally:
             link.has_ended = True
         return link.value
 
-    returned = middleware(job, run)
-    if inspect.iscoroutine(returned):
-        returned.close()
-        raise MiddlewareError(
-            f"the middleware {_name_of(middleware)} is a plain function that returned a coroutine, which would never "
-            "run: pass the async function itself"
-        )
+    link.check(middleware(job, run))
     return link.result()
+
+
+def _finished(returned: object) -> object:
+    """What the handler returned. The middleware must see its failure, too: it may commit what belongs to the job."""
+    if (problem := unfinished_work(returned)) is not None:
+        raise TypeError(f"the handler {problem}")
+    return returned
 
 
 class _Link:
@@ -138,13 +147,14 @@ class _Link:
     The result of a run is what its handler returned: a middleware that forgets `return` does not lose it.
     """
 
-    __slots__ = ("_has_begun", "_middleware", "has_ended", "value")
+    __slots__ = ("_has_begun", "_middleware", "call", "has_ended", "value")
 
     def __init__(self, middleware: Callable[..., object]) -> None:
         self._middleware = middleware
         self._has_begun = False
         self.has_ended = False
         self.value: object = None
+        self.call: Coroutine[Any, Any, object] | None = None
 
     def begin(self) -> None:
         if self._has_begun:
@@ -154,10 +164,27 @@ class _Link:
             )
         self._has_begun = True
 
+    def check(self, returned: object) -> None:
+        """Raise MiddlewareError if the middleware has returned work that nothing will do."""
+        if returned is None or returned is self.call or (self._has_begun and returned is self.value):
+            return
+        if (problem := unfinished_work(returned)) is not None:
+            raise MiddlewareError(f"the middleware {_name_of(self._middleware)} {problem}")
+
+    def drop_call(self) -> None:
+        """Close the call that the middleware made and did not await: the error says it, and Python need not warn."""
+        if self.call is not None and not self._has_begun:
+            self.call.close()
+
     def result(self) -> object:
         if self._has_begun and not self.has_ended:
             raise MiddlewareError(
                 f"the middleware {_name_of(self._middleware)} returned before run() had ended: await it"
+            )
+        if not self._has_begun and self.call is not None:
+            raise MiddlewareError(
+                f"the middleware {_name_of(self._middleware)} called run() and did not await it, so the handler did "
+                "not run: write await run()"
             )
         if not self._has_begun:
             raise MiddlewareError(

@@ -17,7 +17,7 @@ import trio
 from ..client.context import ClientContext
 from ..engine.guard import Stop
 from ..engine.progress import Progress
-from ..errors import InstanceCollisionError, MonqueConnectionError
+from ..errors import ClientClosedError, InstanceCollisionError, MonqueConnectionError
 from ..jobs.instance import Instance, clamped
 from ..jobs.job import Job
 from ..log import logger_of
@@ -134,6 +134,8 @@ class Presence:
         self.progress.ask()
         try:
             await self._beat_and_look()
+        except ClientClosedError:
+            raise  # No heartbeat can follow: it ends the scheduler, with one line.
         except MonqueConnectionError as error:
             self.progress.fail(error)
             logger.log(

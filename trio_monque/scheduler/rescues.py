@@ -45,6 +45,7 @@ class Rescues:
         self._announce = announce
         self._control = control
         self._rescuer = Rescuer(shared.client)
+        # The batch itself belongs to the thread that runs it, and to the run again when that thread has answered.
         self._unanswered: RescueBatch | None = None
 
     async def observe(self, ours: Set[ClaimId]) -> Sequence[Sighting[Job]]:

@@ -14,6 +14,7 @@ from ..checks import check_seconds
 from ..engine.run import Run
 from ..engine.run_end import CancelReason
 from ..host.handler_loop import CleanupScope, HandlerLoop
+from ..host.transactions import check_limit
 from ..jobs.job import Job, checkpoint_of
 from ..store.types import ClientSession, ObjectId
 from ..threads import call_on_run
@@ -226,14 +227,16 @@ class RunningJob(Generic[T, Resources]):
 
         `function(session)` is called in a thread. It passes the session to each call of pymongo (`session=session`),
         and its return value is the result of the job, if the worker stores results. After a conflict it is called
-        again, until the run is cancelled or its lease ends: so it should have no effects but those writes, and be
-        short. Before that it waits for its turn: a scheduler carries out four transactions at a time.
+        again: so it should have no effects but those writes, and be short. All its calls together have what is left of
+        the lease, and 60 seconds at most. Before that it waits for its turn: a scheduler carries out four transactions
+        at a time.
 
         Afterwards the job has ended: the handler may go on, but neither its result nor its error is stored any more.
 
         A run that is cancelled while `function` works is not completed: nothing is committed, and the cancellation is
-        raised when `function` has returned. Once the commit is sent, its answer is awaited, for `cleanup_timeout` at
-        most. A cancellation by a scope of your own does not stop a transaction that has begun.
+        raised when `function` has returned. The same holds for a function that takes too long. Once the commit is sent,
+        its answer is awaited, for `cleanup_timeout` at most. A cancellation by a scope of your own does not stop a
+        transaction that has begun.
 
         Returns:
             What `function` returned.
@@ -242,6 +245,7 @@ class RunningJob(Generic[T, Resources]):
             BaseException: What `function` raised. Nothing was committed, and the job goes on.
             ClaimLostError: The claim was lost. Nothing was committed, and the run is cancelled.
             InvalidPayloadError, PayloadTooLargeError: The result cannot be stored. Nothing was committed.
+            TransactionTimeoutError: `function` took too long. Nothing was committed, and the job goes on.
             MonqueConnectionError: No attempt was committed in time; or, with `unknown_outcome`, nothing shows whether
                 it was. Let it end the handler: the job runs again only if it was not committed.
             MonqueError: The job has had its transaction, the run is cancelled, or the server is standalone (a
@@ -261,7 +265,12 @@ class RunningJob(Generic[T, Resources]):
     # --- For plain handlers, from their thread ---
 
     def check_cancelled(self) -> None:
-        """End a plain handler here if its run is cancelled. Call it regularly in a long handler."""
+        """End a plain handler here if its run is cancelled. Call it regularly in a long handler.
+
+        Raises:
+            TransactionTimeoutError: In the function of a transaction, if that takes longer than it may.
+        """
+        check_limit()
         if self._run.reason is not None:
             raise RunCancelled
 
@@ -275,8 +284,10 @@ class RunningJob(Generic[T, Resources]):
         """Call a function on the event loop from a plain handler. An async function, such as `job.save`, is awaited.
 
         The call is cancelled with the run, which ends the handler here as `check_cancelled` does. Shield a clean-up
-        inside the call with `job.cleanup`. While the thread waits, virtual time may advance.
+        inside the call with `job.cleanup`. While the thread waits, virtual time may advance. In the function of a
+        transaction that takes too long, it raises TransactionTimeoutError.
         """
+        check_limit()
         return call_on_run(self._in_the_run, function, args)
 
     async def _in_the_run(self, function: Callable[..., Any], args: tuple[Any, ...]) -> Any:

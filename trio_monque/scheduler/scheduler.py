@@ -72,9 +72,14 @@ class Scheduler(SchedulerClient):
         )
         self._config = config
         self._workers = Workers.copied(workers)
+        self._workers.check_loop("trio" if loop is ON_TRIO else "asyncio")
         self._event_delivery.add_all({} if listeners is None else listeners)
         self._reporter = JobReporter(
-            self._event_delivery, config.instance_id, self.namespace, shows_errors=config.redact_errors is None
+            self._event_delivery,
+            config.instance_id,
+            self.namespace,
+            shows_errors=config.redact_errors is None,
+            full_tracebacks=config.full_tracebacks,
         )
         parts = assembled(
             self._context, self._db_threads, config, self._workers, self._reporter, self._running_job, loop

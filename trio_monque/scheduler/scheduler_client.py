@@ -6,7 +6,10 @@ registers workers.
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from datetime import datetime
+from typing import Final
 
 from ..call_context import async_calls
 from ..client.monque import Monque
@@ -18,6 +21,8 @@ from ..host.host import Host
 from ..jobs.job import Job
 from .events_and_report import JobReporter, SchedulerReport
 from .statistics import Statistics, statistics_of
+
+MOST_WARNINGS: Final = 10
 
 
 @async_calls("In a plain handler, call job.from_thread(job.scheduler.{name})")
@@ -87,7 +92,7 @@ class SchedulerClient(Monque):
         return health_of(
             self._host.examine(),
             self._server_time(),
-            warnings=tuple(self._reporter.ended_schedules),
+            warnings=(*self._reporter.ended_schedules, *self._left_to_others()),
             broken=self._context.jobs.count_skipped(),
         )
 
@@ -98,6 +103,14 @@ class SchedulerClient(Monque):
         a little apart.
         """
         return statistics_of(self._engine, self._reporter.tally, self._contention, self._context.jobs.count_skipped())
+
+    def _left_to_others(self) -> Sequence[str]:
+        """What this machine lacks, each lack with the number of the jobs that wait for another machine."""
+        counts = Counter(lack for _, lack in self._context.jobs.elsewhere.problems())
+        return [
+            f"jobs that wait for another machine: {number}, because {lack}"
+            for lack, number in counts.most_common(MOST_WARNINGS)
+        ]
 
     def _server_time(self) -> datetime:
         # Use the known time of the run: a thread that asked the run for it would wait for an event loop that may be

@@ -15,13 +15,22 @@ from typing import Final
 from ..client.rescuing import Rescued
 from ..engine.nursery import Engine
 from ..errors import ScheduleEndedError
+from ..foreign_errors import safe_error
 from ..jobs import transitions
 from ..jobs.conditional_write import LIGHTEST, Transition, applied, lightened
+from ..jobs.cron import ZoneUnknownHereError
 from ..jobs.error_history import Failure, reason_of
 from ..jobs.fences import ClaimId, claim_id
 from ..jobs.follow_ups import OWED, OWING
 from ..jobs.job import Job, JobStatus, log_extra
-from ..jobs.retry_policy import RetryPolicy, ambiguous_schedule, decide, end_of_schedule, failed_for_good
+from ..jobs.retry_policy import (
+    RetryPolicy,
+    ambiguous_schedule,
+    decide,
+    end_of_schedule,
+    failed_for_good,
+    left_to_others,
+)
 from ..jobs.verdicts import CutShort, Discarded, Failed, Succeeded, Verdict
 from ..log import logger_of
 from ..safe_text import name_of
@@ -147,7 +156,7 @@ def decided(settlement: JobSettlement, now: datetime) -> Transition:
         logger.exception(
             "could not decide the end of job %s; it has failed", settlement.job, extra=log_extra(settlement.job)
         )
-        settlement.verdict = Discarded(error)
+        settlement.verdict = Discarded(safe_error(error))
         reason = f"{name_of(error)} while the end of the run was being decided"
         return failed_for_good(settlement.job, now, Failure(reason))
 
@@ -158,6 +167,10 @@ def _decided(settlement: JobSettlement, now: datetime) -> Transition:
         if settlement.doubled_field is not None and not isinstance(verdict, CutShort):
             raise ambiguous_schedule(job, verdict, settlement.doubled_field, settlement.policy.error_text)
         return decide(job, verdict, now, settlement.policy)
+    except ZoneUnknownHereError as error:
+        logger.warning("job %s is left to another instance: %s", job, error, extra=log_extra(job))
+        settlement.verdict = CutShort()
+        return left_to_others(job, now)
     except ScheduleEndedError as ended:
         settlement.schedule_ended = ended
         return end_of_schedule(job, verdict, now, ended, settlement.policy.error_text)

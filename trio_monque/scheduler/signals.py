@@ -14,6 +14,7 @@ from ..engine.exceptions import raise_unwrapped
 from ..host.application_loop import Opened, is_on_trio, run
 from ..host.handler_loop import HandlerLoop
 from ..options_and_defaults import SchedulerOptions, scheduler_config
+from ..process_signals import WithoutRepeats, default_signals_in_children
 from ..store.types import Database
 from .events_and_report import SchedulerReport
 from .running_job import Resources
@@ -35,12 +36,20 @@ async def run_until_signalled(
     `trio.run(partial(run_until_signalled, db, workers))` is a worker process. So is
     `asyncio.run(run_until_signalled(db, workers))`: there, handlers are tasks of that loop. Call it in the main thread,
     as Python delivers signals only there. A signal during the start ends the start: `nursery.start` then returns a
-    scheduler that has ended. Arguments, options and errors are those of `open_scheduler`.
+    scheduler that has ended. The same signal again within 0.1 s counts as one: `timeout` sends SIGTERM twice.
+    Arguments, options and errors are those of `open_scheduler`.
+
+    Meanwhile, child processes that handlers fork begin with the default handling of both signals.
     """
     make = partial(Scheduler, db, workers, resources=resources, listeners=listeners, config=scheduler_config(options))
     started = _Started(task_status)
-    if not is_on_trio("run_until_signalled"):
+    with default_signals_in_children():
+        if is_on_trio("run_until_signalled"):
+            return await _run_on_trio(make, started)
         return await _run_on_asyncio(make, started)
+
+
+async def _run_on_trio(make: Callable[..., Scheduler], started: _Started) -> SchedulerReport:
     scheduler = make()
     scope = trio.CancelScope()
     try:
@@ -102,9 +111,10 @@ class _Started(trio.TaskStatus[Scheduler]):
 
 async def _obey(signals: AsyncIterator[int], started: _Started, cut: Callable[[], None]) -> None:
     """Let the first signal drain the scheduler, and the second one cut it; or the first, before it has started."""
-    received = signal.Signals(await anext(signals)).name
+    distinct = WithoutRepeats(signals)
+    received = signal.Signals(await anext(distinct)).name
     if started.scheduler is not None:
         engine = started.scheduler._engine  # noqa: SLF001
         engine.on_trio_thread(partial(engine.stop.drain, f"{received} was received"))
-        await anext(signals)
+        await anext(distinct)
     cut()

@@ -54,6 +54,8 @@ class Statistics:
             started.
         loop_blocked: How many times something blocked an event loop for longer than a second: that of the scheduler,
             or on asyncio that of the program. Not counted in virtual time.
+        overdue_threads: How many plain handlers go on for more than a second after their run was cancelled, for its
+            time limit for example. Each holds a slot.
     """
 
     uptime: float
@@ -87,6 +89,7 @@ class Statistics:
     start_lag_average: float
     start_lag_max: float
     loop_blocked: int
+    overdue_threads: int
 
 
 @dataclass(slots=True)
@@ -139,4 +142,5 @@ def statistics_of(engine: JobEngine, tally: Tally, contention: Contention, broke
         broken=broken,
         running=number_running,
         running_by_name=running,
+        overdue_threads=engine.overdue_threads,
     )

@@ -22,7 +22,7 @@ import trio
 
 from ..engine.progress import Progress
 from ..engine.source import Control
-from ..errors import MonqueConnectionError
+from ..errors import ClientClosedError, MonqueConnectionError
 from ..jobs.claimable import is_too_late
 from ..jobs.follow_ups import HELD_UNTIL
 from ..jobs.job import Job
@@ -69,6 +69,7 @@ class UnstartedJobs:
         self._time = loop_time()
         self._signal = trio.Event()
         self._look_at = -math.inf
+        # Claims add in their threads. Only the thread of this loop takes out, one at a time.
         self._unanswered: list[_Batch] = []
         # Jobs with `start_by` were met. Enqueued in a transaction, or by another program, they have no index yet.
         self._has_met = False
@@ -131,6 +132,8 @@ class UnstartedJobs:
             following = await self._db_threads.call(
                 self._look_and_write, channel=Channel.COMMANDS, abandon_on_cancel=True
             )
+        except ClientClosedError:
+            raise  # It ends the scheduler.
         except MonqueConnectionError as error:
             if self.progress.fail(error):
                 logger.warning("could not look for jobs that were not started in time: %s; retrying", error)

@@ -10,12 +10,15 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, overload
 from ..checks import is_async
 from ..engine.run import Run
 from ..errors import InvalidPayloadError, UnreadablePayloadError
+from ..foreign_errors import is_a, safe_error
 from ..jobs.job import Job
 from ..jobs.stored_value_limits import storing
 from ..jobs.verdicts import Discard, Retry, Snooze
+from ..payloads.libraries import without_long_list
 from ..payloads.payload_type import stored_instance
 from ..payloads.problems import ValueProblem
-from ..safe_text import one_line, without_secrets
+from ..payloads.size import is_large
+from ..safe_text import LONGEST_TEXT, message_of, one_line, text_of
 from .middleware import Middleware, around_async, around_plain
 from .running_job import RunningJob, with_any
 from .worker_settings import WorkerSettings
@@ -111,13 +114,22 @@ class Worker(Generic[T, Result_co]):
             return cast("T", payload.read(stored))
         except (Retry, Snooze, Discard):
             raise
-        except Exception as error:
+        except Exception as raised:  # noqa: BLE001  # Raised below, outside: see `safe_error`.
+            error = safe_error(raised)
             # Raised in `__post_init__` or `__init__`: the reader has made a ValueProblem of it, with this cause.
-            if isinstance(error.__cause__, (Retry, Snooze, Discard)):
-                raise error.__cause__ from None
-            raise UnreadablePayloadError(
-                f"the stored data cannot be read as the payload of worker {self.name!r} ({payload.name}): {_why(error)}"
-            ) from error
+            if is_a(error.__cause__, (Retry, Snooze, Discard)):
+                raise error.__cause__ from None  # type: ignore[misc]  # It is not None.
+            cause = without_long_list(error)
+        # Here, where the original is not its context: to format a traceback would list a million problems.
+        unreadable = UnreadablePayloadError(
+            f"the stored data cannot be read as the payload of worker {self.name!r} ({payload.name}): {_why(cause)}"
+        )
+        unreadable.__cause__ = cause
+        raise unreadable
+
+    def is_slow_to_load(self, stored: Any, /) -> bool:
+        """Whether `loaded` would block the event loop, so that a thread is to call it."""
+        return self.settings.payload_type is not None and is_large(stored)
 
     def check_stored(self, stored: Any, /) -> None:
         """Check data that were enqueued by the name of this worker, in their stored form.
@@ -178,11 +190,13 @@ class Worker(Generic[T, Result_co]):
         try:
             with _of_a_result():
                 return declared.read(stored)
-        except Exception as error:
-            raise UnreadablePayloadError(
-                f"the stored result cannot be read as the result of worker {self.name!r} ({declared.name}): "
-                f"{_why(error)}"
-            ) from error
+        except Exception as raised:  # noqa: BLE001  # Raised below, outside: see `safe_error`.
+            cause = without_long_list(safe_error(raised))
+        unreadable = UnreadablePayloadError(
+            f"the stored result cannot be read as the result of worker {self.name!r} ({declared.name}): {_why(cause)}"
+        )
+        unreadable.__cause__ = cause
+        raise unreadable
 
     def __call__(self, job: RunningJob[T, Any], /, *args: Any, **kwargs: Any) -> Result_co:
         return cast("Result_co", self.handler(job, *args, **kwargs))
@@ -201,5 +215,4 @@ def _of_a_result() -> Iterator[None]:
 
 
 def _why(error: BaseException) -> str:
-    why = str(error) if isinstance(error, ValueProblem) else f"{type(error).__name__}: {error}"
-    return one_line(without_secrets(why))
+    return one_line(message_of(error, LONGEST_TEXT) if is_a(error, ValueProblem) else text_of(error))

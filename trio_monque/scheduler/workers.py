@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Set
 from contextlib import suppress
 from dataclasses import dataclass
 from types import MappingProxyType, UnionType
-from typing import Any, Generic, TypeVar, Unpack, get_args, get_origin, get_type_hints, overload
+from typing import Any, Generic, Literal, TypeVar, Unpack, get_args, get_origin, get_type_hints, overload
 from zoneinfo import ZoneInfo
 
 from ..checks import problem_of_handler
@@ -24,6 +24,10 @@ R = TypeVar("R")
 
 # What `cron` takes beside the options of a worker, for the message about an unknown one.
 _CRON_ARGUMENTS = ("data", "on_exhausted", "replace", "timezone", "version")
+
+
+Loop = Literal["trio", "asyncio"]
+"""The kind of event loop that async handlers need. uvloop is an asyncio loop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +59,19 @@ class Workers(Generic[Resources]):
     Args:
         middleware: Functions around each run, outermost first: `async def timing(job, run): await run()`. A plain
             function, `def timing(job, run): run()`, runs in the thread of a plain handler; those come last.
+        loop: The event loop that the async handlers and middleware need: "trio", or "asyncio", which uvloop is too.
+            A scheduler on the other one refuses to open with these workers, and `trio-monque run` uses this one if
+            `--loop` is not given. None if they run on any loop, as with anyio.
 
     Raises:
-        InvalidOptionError: A middleware is not such a function, or an async one comes after a plain one.
+        InvalidOptionError: A middleware is not such a function, or an async one comes after a plain one; or `loop` is
+            something else.
     """
 
-    def __init__(self, *, middleware: Iterable[Middleware] = ()) -> None:
+    def __init__(self, *, middleware: Iterable[Middleware] = (), loop: Loop | None = None) -> None:
         self._middleware = checked_middleware(middleware)
+        self._loop = _checked_loop(loop)
+        # A database thread may go through them while a worker is registered. So that replaces the dict.
         self._workers: dict[str, Worker[Any]] = {}
         self._crons: dict[str, CronDeclaration] = {}
         self._resources: dict[Worker[Any], Any] = {}
@@ -202,7 +212,7 @@ class Workers(Generic[Resources]):
         if name in self._workers and not replace:
             raise WorkerRegistrationError(name, "is registered already: choose another name, or say replace=True")
         worker: Worker[Any] = Worker(name, handler, settings, self._middleware)
-        self._workers[name] = worker
+        self._workers = {**self._workers, name: worker}
         self._crons.pop(name, None)
         return worker
 
@@ -212,7 +222,7 @@ class Workers(Generic[Resources]):
 
     def subset(self, names: Collection[str]) -> Workers[Resources]:
         """An independent set of the workers with these names, with their schedules. Other names are ignored."""
-        chosen = Workers[Resources](middleware=self._middleware)
+        chosen = Workers[Resources](middleware=self._middleware, loop=self._loop)
         chosen._workers.update({name: worker for name, worker in self._workers.items() if name in names})
         chosen._crons.update({name: cron for name, cron in self._crons.items() if name in names})
         chosen._resources.update(self._resources)
@@ -220,7 +230,7 @@ class Workers(Generic[Resources]):
 
     def with_resources(self, resources: Resources) -> Workers[Any]:
         """An independent set of the same workers, whose handlers get these resources instead of the scheduler's."""
-        equipped = Workers[Any](middleware=self._middleware)
+        equipped = Workers[Any](middleware=self._middleware, loop=self._loop)
         equipped._workers.update(self._workers)
         equipped._crons.update(self._crons)
         equipped._resources.update(dict.fromkeys(self._workers.values(), resources))
@@ -233,8 +243,9 @@ class Workers(Generic[Resources]):
 
         Raises:
             WorkerRegistrationError: Two of the sets have a worker of the same name.
+            InvalidOptionError: One of the sets declares trio as its `loop`, and another one asyncio.
         """
-        united = Workers[Any](middleware=self._middleware)
+        united = Workers[Any](middleware=self._middleware, loop=loop_of_all([self, *others]))
         for one in (self, *others):
             united._add_all(one)
         return united
@@ -255,6 +266,22 @@ class Workers(Generic[Resources]):
         if not isinstance(given, cls):
             raise InvalidOptionError("workers", given, "must be the Workers that the handlers were registered with")
         return given.copy()
+
+    @property
+    def loop(self) -> Loop | None:
+        """The event loop that the handlers need, as it was declared; None if they run on any."""
+        return self._loop
+
+    def check_loop(self, running: Loop) -> None:
+        """Raise InvalidOptionError if the handlers need another event loop than the one that would run them."""
+        if self._loop not in (None, running):
+            opened = (
+                "open the scheduler in a program on trio (trio.run), or with `trio-monque run --loop trio`"
+                if self._loop == "trio"
+                else "open the scheduler in a program on asyncio (asyncio.run, or uvloop.run), or with "
+                "`trio-monque run --loop asyncio`"
+            )
+            raise InvalidOptionError("loop", self._loop, f"these workers would run on {running}: {opened}")
 
     def get(self, name: str) -> Worker[Any] | None:
         return self._workers.get(name)
@@ -277,6 +304,28 @@ class Workers(Generic[Resources]):
     def own_resources(self) -> Mapping[Worker[Any], Any]:
         """What `with_resources` has given to workers, by the worker."""
         return MappingProxyType(self._resources)
+
+
+def loop_of_all(sets: Iterable[Workers[Any]]) -> Loop | None:
+    """Return the event loop that the handlers of all these sets need; None if they run on any.
+
+    Raises:
+        InvalidOptionError: They need two.
+    """
+    loops = {one.loop for one in sets} - {None}
+    if len(loops) > 1:
+        raise InvalidOptionError(
+            "loop", "asyncio", 'other workers declare loop="trio": run the two in processes of their own'
+        )
+    return loops.pop() if loops else None
+
+
+def _checked_loop(loop: object) -> Loop | None:
+    match loop:
+        case None | "trio" | "asyncio":
+            return loop
+    uvloop = ' (uvloop is an asyncio loop: write "asyncio")' if loop == "uvloop" else ""
+    raise InvalidOptionError("loop", loop, f'must be "trio" or "asyncio"{uvloop}, or None for handlers that run on any')
 
 
 def _problem_of_data(handler: Callable[..., Any], settings: WorkerSettings) -> str | None:

@@ -10,6 +10,7 @@ from bson.errors import BSONError
 from pymongo.cursor import RawBatchCursor
 
 from ..errors import BrokenDocumentError
+from ..jobs.cron import look_for_zones_again
 from ..jobs.job import JobStatus
 from ..jobs.views import BrokenDocument
 from ..log import logger_of
@@ -168,6 +169,10 @@ def look_again(jobs: JobCollection) -> None:
         jobs.broken.look_again_at_once()
     if jobs.left_over.is_old() and _look_at_left_over(jobs):
         jobs.left_over.look_again_at_once()
+    if jobs.elsewhere.is_old():
+        look_for_zones_again()  # A time zone database may have been installed.
+        for document_id in jobs.elsewhere.to_look_at(MOST_LOOKED_AT):
+            jobs.elsewhere.discard(document_id)
     if jobs.unclaimable.is_old():
         # Only a claim shows whether the server accepts it now.
         for document_id in jobs.unclaimable.to_look_at(MOST_LOOKED_AT):

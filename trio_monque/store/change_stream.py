@@ -143,9 +143,13 @@ def open_stream(aggregate: Callable[[int], CommandCursor[Mapping[str, Any]]]) ->
 
     Raises:
         NoStreamError: This server or this user has no change streams.
+        MonqueConnectionError: The first answer has an event that the driver cannot decode. Later openings begin behind
+            it, so the error is transient.
     """
     try:
         return aggregate(round(LONGEST_AWAIT * 1000))
+    except BSONError as error:
+        raise MonqueConnectionError(f"could not open the change stream: {error}", transient=True) from error
     except driver.OperationFailure as error:
         if error.code in (UNAUTHORIZED, _STANDALONE):
             message = str(translated(error, "open the change stream", writes=False))

@@ -237,6 +237,8 @@ def take_one(
 
     Not for suspects. A document that is not a job is released, and the next look reports it.
     """
+    if job_id in jobs.elsewhere:
+        return TakenJobs([])  # Released here a moment ago: another instance may run it, and this one cannot.
     # Without a look there are no pins. The attempts stand in for them: if another instance has claimed the job
     # meanwhile, it has one attempt more.
     known = {**UNSUSPECTED, "attempts": attempts or OneOf((None, 0))}
@@ -258,6 +260,9 @@ def take_one(
     # The answer is the document after this very write, which is acknowledged: nothing needs to be read back.
     try:
         taken = _without_doubled(jobs, [jobs.codec.decode(found)], stamp)
+        if taken and not jobs.can_run_here(taken[0]):
+            _release_unrunnable(jobs, [job_id], stamp, now)
+            return TakenJobs([], more=True)
         if taken and is_too_late(taken[0], now):
             # Without a look, nothing has shown that this job must have started by now. It does not start: the look that
             # follows ends it. A condition in the write would make every claim by an id longer.

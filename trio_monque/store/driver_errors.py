@@ -26,6 +26,7 @@ from pymongo import errors as driver
 
 from ..errors import (
     AggregationTimeoutError,
+    ClientClosedError,
     DocumentRefusedError,
     MonqueConnectionError,
     MonqueError,
@@ -152,6 +153,10 @@ _ADVICE: Final = {
 }
 
 
+_CLOSED: Final = "MongoClient after close"
+"""The error of the driver has no class of its own."""
+
+
 def has_lost_sessions(error: driver.PyMongoError) -> bool:
     """Return whether a connection was made in an election, when its server was neither primary nor secondary.
 
@@ -177,6 +182,12 @@ def translated(
     if is_refusal(error):
         assert isinstance(error, driver.OperationFailure)
         return DocumentRefusedError(f"{message} ({_advice_on_refusal(error.code)})")
+    if isinstance(error, driver.InvalidOperation) and _CLOSED in str(error):
+        return ClientClosedError(
+            f"could not {purpose}: the program has closed the MongoClient: close it after the scheduler, the claims or "
+            "the client that uses it",
+            unknown_outcome=writes,
+        )
     return MonqueConnectionError(
         f"{message} ({advice})" if advice else message,
         transient=is_transient(error),

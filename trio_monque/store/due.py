@@ -206,7 +206,7 @@ def _due(jobs: JobCollection, name: str, now: datetime) -> dict[str, Any]:
     if left_over := jobs.left_over.of(name):
         # Once it is logged, a look leaves it out for as long as it has an owner.
         due["$or"] = [unowned, {"_id": {"$nin": left_over}}]
-    if unfit := [*jobs.broken.of(name), *jobs.unclaimable.of(name)]:
+    if unfit := [*jobs.broken.of(name), *jobs.unclaimable.of(name), *jobs.elsewhere.of(name)]:
         # These stay pending, and would fill the head of the queue.
         due["_id"] = {"$nin": unfit}
         # If no query can name one of these ids, that document would come back in every look. Its id is not an ObjectId,

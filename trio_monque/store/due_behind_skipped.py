@@ -11,7 +11,9 @@ Each call reads two parts of the index, a bounded number of pages of each:
   at an earlier moment. So the calls read that part again and again, and each goes on where the one before stopped
   (`PagingPlace.reread_to`).
 
-The places need no lock: an instance has one look of a name at a time, in whichever thread.
+The places need no lock: an instance has one look at a time (`engine/candidates.py`), in changing threads. Only a look
+that was abandoned when a scheduler ended may overlap with the first look of the next one. Then a pass may begin anew,
+or forget skipped documents, which the looks meet again.
 """
 
 from __future__ import annotations

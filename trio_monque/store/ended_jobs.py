@@ -2,15 +2,17 @@
 
 The stream decides nothing: what it reports, a majority need not hold yet. A look reads what a majority holds, so an
 election cannot take back what it finds. A look may be late, though: a majority read during an election may not find
-a job that was acknowledged a moment ago. So a job counts as gone only after a linearizable read.
+a job that was acknowledged a moment ago. So a job counts as gone only after a read that cannot be late: see
+`gone_among`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from bson import Timestamp
 from bson.errors import BSONError
 from pymongo import ReadPreference
 from pymongo.command_cursor import CommandCursor
@@ -19,17 +21,32 @@ from pymongo.read_concern import ReadConcern
 from ..errors import BrokenDocumentError, MonqueConnectionError
 from ..jobs.job import Job, JobStatus
 from .change_stream import ANSWER_MARGIN, LONGEST_AWAIT, close_cursor, next_events, open_stream
-from .codec import LENIENT
-from .commands import BY_ID, MAJORITY, Interference, by_majority, command, in_chunks, is_standalone
+from .codec import LENIENT, RawDocument
+from .commands import (
+    BY_ID,
+    MAJORITY,
+    Interference,
+    by_majority,
+    causal_session,
+    command,
+    in_chunks,
+    is_standalone,
+    of_ids,
+)
 from .fields import FIELD
 from .job_collection import JobCollection
 from .types import ObjectId
 
 ENDED: Final = tuple(status.value for status in JobStatus if status not in (JobStatus.PENDING, JobStatus.PROCESSING))
 
-_MOST_IN_A_QUERY: Final = 1000
+MOST_IN_A_QUERY: Final = 1000
 _STATUS, _SCHEDULE = FIELD["status"], FIELD["repeat_interval"]
 _LINEARIZABLE: Final = ReadConcern("linearizable")
+
+# A job that has ended, or never will, as a whole; of every other one only the id, which shows that it exists. In one
+# command, because the ids make up most of what a look costs: twice ten thousand of them are half a megabyte.
+_IS_OF_INTEREST: Final = {"$or": [{"$in": [f"${_STATUS}", ENDED]}, {"$eq": [{"$type": f"${_SCHEDULE}"}, "string"]}]}
+_WHAT_IS_SHOWN: Final = {"$replaceWith": {"$cond": [_IS_OF_INTEREST, "$$ROOT", {"_id": "$_id"}]}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,37 +65,66 @@ class Look:
 
 
 @command("look for the ends of jobs", writes=False)
-def look_at(jobs: JobCollection, ids: Iterable[ObjectId]) -> Look:
-    """Return which of these jobs have ended."""
+def look_at(jobs: JobCollection, ids: Iterable[ObjectId], since: Timestamp | None = None) -> Look:
+    """Return which of these jobs have ended, at the moment `since` of the server or later."""
     look = Look()
-    collection = by_majority(jobs.raw)
-    for chunk in in_chunks(ids, _MOST_IN_A_QUERY):
-        wanted = {"_id": {"$in": chunk}, "$or": [{_STATUS: {"$in": ENDED}}, {_SCHEDULE: {"$type": "string"}}]}
-        for document in collection.find(wanted, hint=BY_ID):
-            job_id = document["_id"]
-            try:
-                job = jobs.codec.decode(document)
-            except BrokenDocumentError as error:
-                look.ended[job_id] = error
-                continue
-            if job.status.value in ENDED:
-                look.ended[job_id] = job
-            else:
-                look.recurring.add(job_id)
-        live = [one for one in chunk if one not in look.ended and one not in look.recurring]
-        # After the first query: a job that ends in between is found by the next look.
-        found = collection.find({"_id": {"$in": live}}, {"_id": True}, hint=BY_ID)
-        look.unseen.update(set(live).difference(document["_id"] for document in found))
+    with causal_session(jobs.collection) as session:
+        if since is not None:
+            session.advance_operation_time(since)
+        for chunk in in_chunks(ids, MOST_IN_A_QUERY):
+            look.unseen.update(chunk)
+            shown = by_majority(jobs.raw).aggregate(
+                [{"$match": of_ids(chunk)}, _WHAT_IS_SHOWN], hint=BY_ID, session=session
+            )
+            for document in shown:
+                _note(jobs, document, look)
     return look
 
 
-@command("make sure that the job is gone", writes=False)
-def is_gone(jobs: JobCollection, job_id: ObjectId) -> bool:
-    """Return whether there is no such job: the server confirms with a majority that it knows all that was written."""
-    collection = jobs.collection.with_options(codec_options=LENIENT)
-    if not is_standalone(jobs.collection):
-        collection = collection.with_options(read_concern=_LINEARIZABLE, read_preference=ReadPreference.PRIMARY)
-    return collection.find_one({"_id": job_id}, {"_id": True}, hint=BY_ID) is None
+def _note(jobs: JobCollection, document: RawDocument, look: Look) -> None:
+    job_id = document["_id"]
+    look.unseen.discard(job_id)
+    if len(document) == 1:
+        return  # It is live.
+    try:
+        job = jobs.codec.decode(document)
+    except BrokenDocumentError as error:
+        look.ended[job_id] = error
+        return
+    if job.status.value in ENDED:
+        look.ended[job_id] = job
+    else:
+        look.recurring.add(job_id)
+
+
+@command("make sure that jobs are gone", writes=False)
+def gone_among(jobs: JobCollection, ids: Collection[ObjectId]) -> set[ObjectId]:
+    """Return which of these jobs do not exist, for certain.
+
+    A linearizable read proves that its server was the primary when it began: the server answers only once a majority
+    has confirmed a write that the server makes after the read. So that primary's log had every write that was
+    acknowledged by then, and the time of the answer is not before any of them. A majority read in the same causal
+    session waits until its server holds all up to that time. So it finds each job that was acknowledged before this
+    call began, whichever server answers. A job that it does not find was never stored, or its deletion is held by a
+    majority.
+
+    A linearizable read for each job would prove the same: of these, a server answers about ten in a second.
+    """
+    if not ids:
+        return set()
+    gone = set(ids)
+    with causal_session(jobs.collection) as session:
+        if not is_standalone(jobs.collection):
+            proof = jobs.collection.with_options(
+                codec_options=LENIENT, read_concern=_LINEARIZABLE, read_preference=ReadPreference.PRIMARY
+            )
+            # Of any document: the proof is about the server, and not about what it finds.
+            proof.find_one({"_id": next(iter(gone))}, {"_id": True}, hint=BY_ID, session=session)
+        reader = by_majority(jobs.collection, LENIENT)
+        for chunk in in_chunks(ids, MOST_IN_A_QUERY):
+            found = reader.find(of_ids(chunk), {"_id": True}, hint=BY_ID, session=session)
+            gone.difference_update(document["_id"] for document in found)
+    return gone
 
 
 @dataclass(slots=True)
@@ -86,10 +132,12 @@ class EndStream:
     """An open stream of ends. One thread at a time.
 
     Attributes:
+        since: It reports each end from this moment of the server on. A majority has held all that was before it.
         operation_timeout: Seconds in which `read` has answered or failed.
         interference: What a test has put in the way.
     """
 
+    since: Timestamp | None
     operation_timeout: float
     interference: list[Interference]
     _cursor: CommandCursor[Mapping[str, Any]]
@@ -121,15 +169,22 @@ class EndStream:
 def open_end_stream(jobs: JobCollection) -> EndStream:
     """Open the stream; when this returns, the server has begun to watch.
 
+    By itself a stream would begin with what its server has written last, which a majority need not hold yet. A majority
+    read right after the opening would not find that, and the stream would not report it. So the stream begins earlier:
+    at the moment that a majority read has seen.
+
     Raises:
         NoStreamError: This server or this user has no change streams.
     """
+    with causal_session(jobs.collection) as session:
+        by_majority(jobs.collection, LENIENT).find_one({"_id": None}, {"_id": True}, hint=BY_ID, session=session)
+        since = session.operation_time  # None without a replica set.
     collection = jobs.collection.with_options(
         codec_options=LENIENT, read_preference=ReadPreference.PRIMARY, read_concern=MAJORITY
     )
     # No list of ids: for the server, each write would then cost more, not less (measured).
     pipeline: list[dict[str, Any]] = [
-        {"$changeStream": {}},
+        {"$changeStream": {} if since is None else {"startAtOperationTime": since}},
         {
             "$match": {
                 "$or": [
@@ -142,4 +197,4 @@ def open_end_stream(jobs: JobCollection) -> EndStream:
         {"$project": {"documentKey": True, "operationType": True}},
     ]
     cursor = open_stream(lambda most_ms: collection.aggregate(pipeline, maxAwaitTimeMS=most_ms))
-    return EndStream(LONGEST_AWAIT + ANSWER_MARGIN, jobs.interference, cursor)
+    return EndStream(since, LONGEST_AWAIT + ANSWER_MARGIN, jobs.interference, cursor)

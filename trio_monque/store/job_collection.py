@@ -14,6 +14,7 @@ from pymongo.read_concern import ReadConcern
 from pymongo.write_concern import WriteConcern
 
 from ..errors import BrokenDocumentError
+from ..jobs.cron import lack_of_zone
 from ..jobs.job import Job
 from ..log import logger_of
 from .codec import LENIENT, Codec
@@ -32,18 +33,26 @@ class JobCollection:
     Reads and writes go to the primary, with the write concern that the guarantees need, whatever the options of the
     caller's handle are: a secondary may return old data, and no decision may depend on that.
 
+    All threads of a client share one handle, and copies of it (with another timeout) share the same memories. The
+    attributes say what each thread may do with these.
+
     Attributes:
         collection: The handle.
         codec: Reads the documents that the handle returns.
         operation_timeout: Seconds that one call may take.
         has_indexes: The indexes were created. Commands may name one as a hint, and fail if it is gone.
-        broken: Documents that are not jobs, and that a look has met.
+        broken: Documents that are not jobs, and that a look has met. This and the next three have a lock of their own.
         left_over: Pending jobs that have an owner, and that a look has met.
         unclaimable: Jobs on which the server refuses every claim.
+        elsewhere: Jobs that this machine cannot run, and that another one may.
         refused: Jobs to which the server has refused a write. Only so that each is logged once.
-        missed: Candidates that the last claims have missed, each with the past that its pins had.
+        missed: Candidates that the last claims have missed, each with the past that its pins had. Only claims touch
+            it, in two threads at once: each access is one operation on the dict, and none expects what the one before
+            it saw. An entry that is lost costs one more claim that misses.
         paging: For each name with many skipped documents: how far the looks have come. See `due_behind_skipped.py`.
-        interference: What a test has put in the way of the next commands; otherwise empty.
+            Only the look for due jobs touches it. There is one at a time, in changing threads.
+        interference: What a test has put in the way of the next commands; otherwise empty. The tests change it, under
+            a lock of theirs, and commands read a copy.
     """
 
     collection: Collection
@@ -53,6 +62,7 @@ class JobCollection:
     broken: SkippedDocuments = field(default_factory=SkippedDocuments, compare=False)
     left_over: SkippedDocuments = field(default_factory=SkippedDocuments, compare=False)
     unclaimable: SkippedDocuments = field(default_factory=SkippedDocuments, compare=False)
+    elsewhere: SkippedDocuments = field(default_factory=SkippedDocuments, compare=False)
     refused: SkippedDocuments = field(default_factory=SkippedDocuments, compare=False)
     missed: dict[object, object] = field(default_factory=dict, compare=False)
     paging: dict[str, PagingPlace] = field(default_factory=dict, compare=False)
@@ -112,7 +122,23 @@ class JobCollection:
             return False
         if job.claimed_by is not None:
             self.skip_left_over(job)
-        return job.claimed_by is None
+        return job.claimed_by is None and self.can_run_here(job)
+
+    def can_run_here(self, job: Job) -> bool:
+        """Return whether this machine can run a job. If not, leave it to others, and log that once."""
+        if job.id in self.elsewhere:
+            return False
+        if job.repeat_interval is None or (lack := lack_of_zone(job.timezone)) is None:
+            return True
+        self.leave_to_others(job, lack)
+        return False
+
+    def leave_to_others(self, job: Job, lack: str) -> None:
+        """Skip a job for a minute, because this machine lacks what it needs; then it is tried again."""
+        self.elsewhere.add(job.id, lack, job.name)
+        # `elsewhere` forgets the job after a minute. `refused` keeps it: it is logged once.
+        if self.refused.add(job.id, lack):
+            logger.warning("job %s is left to other instances: %s", job, lack)
 
     def skip_left_over(self, job: Job) -> None:
         """Skip a pending job that has an owner: no claim takes it."""
@@ -136,7 +162,7 @@ class JobCollection:
     @property
     def skipped(self) -> Sequence[SkippedDocuments]:
         """The documents that the looks leave out."""
-        return self.broken, self.left_over, self.unclaimable
+        return self.broken, self.left_over, self.unclaimable, self.elsewhere
 
     def forget_skipped(self, name: str) -> None:
         """Forget the skipped documents of a name. The looks meet those that are still broken again."""

@@ -9,7 +9,7 @@ import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from pymongo import WriteConcern
 
@@ -56,6 +56,11 @@ class JobEnd(Generic[R]):
     def operation_timeout(self) -> float:
         return self.jobs.operation_timeout
 
+    def hold(self, beat: datetime, session: ClientSession) -> None:
+        # If a cancellation was requested, it matches nothing: the end finds that.
+        condition = filter_of({**fence(self.job), "cancel_requested_at": None})
+        self.collection.update_one(condition, _renewal(beat), hint=BY_ID, session=session)
+
     def write(self, value: R, session: ClientSession) -> bool:
         transition = self._transition = self.decide(value)
         guard, update = filter_of(transition.guard), update_of(transition, self.receipt)
@@ -70,6 +75,10 @@ class JobEnd(Generic[R]):
         return _read_fate(self.jobs, self.job, Statement(self._transition, self.receipt, [claim_id(self.job)]))
 
 
+def _renewal(beat: datetime) -> dict[str, Any]:
+    return {"$max": signs_of_life(beat), "$set": {FIELD["updated_at"]: beat}}
+
+
 @command("read what became of a claim", writes=False)
 def _read_fate(jobs: JobCollection, job: Job, statement: Statement) -> Fate:
     document = by_majority(jobs.collection, LENIENT).find_one({"_id": job.id}, hint=BY_ID)
@@ -78,11 +87,10 @@ def _read_fate(jobs: JobCollection, job: Job, statement: Statement) -> Fate:
 
 @command("find out about a transaction")
 def _find_out(jobs: JobCollection, job: Job, receipt: str, beat: datetime) -> Found:
-    renewal = {"$max": signs_of_life(beat), "$set": {FIELD["updated_at"]: beat}}
     # By a majority, whatever the writes of this collection ask for: an election must not undo this one.
     writer = jobs.collection.with_options(write_concern=WriteConcern("majority"))
     with causal_session(jobs.collection) as session:
-        if writer.update_one(filter_of(fence(job)), renewal, hint=BY_ID, session=session).matched_count:
+        if writer.update_one(filter_of(fence(job)), _renewal(beat), hint=BY_ID, session=session).matched_count:
             return Found.NOT_COMMITTED
         # In the session: a primary that was replaced meanwhile cannot answer this one.
         reader = by_majority(jobs.collection, LENIENT)

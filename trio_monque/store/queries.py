@@ -21,7 +21,7 @@ from ..jobs.job_query import JobQuery
 from ..jobs.views import Found
 from . import indexes
 from .codec import LENIENT, OWN_OPTIONS, filter_of
-from .commands import at_one_moment, command
+from .commands import BY_ID, at_one_moment, command
 from .fields import BUT_HEAVY, FIELD
 from .index_scans import IndexScan, ScansByName, scans_of
 from .job_collection import JobCollection
@@ -40,6 +40,13 @@ def get_job(jobs: JobCollection, job_id: ObjectId) -> Job | None:
     """Return the job; None if there is none. Raises BrokenDocumentError if the document is not a job."""
     document = jobs.raw.find_one({"_id": job_id})
     return None if document is None else jobs.codec.decode(document)
+
+
+@command("read the document", writes=False)
+def raw_documents(jobs: JobCollection, ids: Sequence[object]) -> Sequence[dict[str, Any]]:
+    """Return the documents with these ids, whether or not they are jobs."""
+    collection = jobs.collection.with_options(codec_options=LENIENT)
+    return list(collection.find({"_id": {"$in": [*ids]}}, hint=BY_ID))
 
 
 @command("read the job of the key", writes=False)

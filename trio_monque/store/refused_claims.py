@@ -13,13 +13,14 @@ from typing import Final
 
 from bson import ObjectId
 from pymongo import UpdateOne
+from pymongo.client_session import ClientSession
 
 from ..jobs.conditional_write import LIGHTEST, Transition, applied, lightened
 from ..jobs.job import Job, JobStatus
 from ..jobs.transitions import set_aside
 from ..log import logger_of
 from .codec import filter_of, update_of
-from .commands import BY_ID, bulk_write, command, of_ids
+from .commands import BY_ID, bulk_write, by_majority, causal_session, command, of_ids
 from .driver_errors import TOO_LARGE_CODES
 from .fields import FIELD
 from .job_collection import JobCollection
@@ -74,7 +75,8 @@ def set_jobs_aside(
     # A full document is itself at fault. Any other refusal may be a fault of the collection: a wrong validator refuses
     # every claim, and must not fail a whole queue. So such a job fails only if other jobs were claimed beside it.
     at_fault = [one for one in refused if others_were_claimed or one.code in TOO_LARGE_CODES]
-    failed = _fail(jobs, at_fault, now)
+    with causal_session(jobs.collection) as session:
+        failed = _fail(jobs, at_fault, now, session)
     news = []
     for one in refused:
         if one.job.id in failed:
@@ -86,7 +88,9 @@ def set_jobs_aside(
     return news
 
 
-def _fail(jobs: JobCollection, refused: Sequence[RefusedClaim], now: datetime) -> dict[ObjectId, Job]:
+def _fail(
+    jobs: JobCollection, refused: Sequence[RefusedClaim], now: datetime, session: ClientSession
+) -> dict[ObjectId, Job]:
     """Write the jobs as failed; return those for which the server accepted that."""
     plain = {one.job.id: set_aside(one.job, now, one.reason) for one in refused}
     written = dict(plain)
@@ -97,18 +101,19 @@ def _fail(jobs: JobCollection, refused: Sequence[RefusedClaim], now: datetime) -
         # A document that is too full for the reason: with less text, step by step.
         if steps:
             written.update({job_id: lightened(plain[job_id], steps) for job_id in left})
-        left = _send(jobs, {job_id: written[job_id] for job_id in left})
+        left = _send(jobs, {job_id: written[job_id] for job_id in left}, session)
     if len(left) == len(plain):
         return {}
     # Some writes may not have matched: another instance has claimed the job, or set it aside. The date of this write
     # shows which jobs it has failed. If two instances write in the same millisecond, both report the job.
     failed = {**of_ids(plain), FIELD["status"]: JobStatus.FAILED.value, FIELD["updated_at"]: now}
-    found = {document["_id"] for document in jobs.collection.find(failed, {"_id": True}, hint=BY_ID)}
+    reader = by_majority(jobs.collection)
+    found = {document["_id"] for document in reader.find(failed, {"_id": True}, hint=BY_ID, session=session)}
     return {one.job.id: applied(one.job, written[one.job.id]) for one in refused if one.job.id in found}
 
 
-def _send(jobs: JobCollection, written: Mapping[ObjectId, Transition]) -> list[ObjectId]:
+def _send(jobs: JobCollection, written: Mapping[ObjectId, Transition], session: ClientSession) -> list[ObjectId]:
     """Write each transition; return the jobs for which the server refused it."""
     ids = list(written)
     each = [UpdateOne(filter_of(one.guard), update_of(one), hint=BY_ID) for one in written.values()]
-    return [ids[place] for place in bulk_write(jobs.collection, each, "set jobs aside").refused]
+    return [ids[place] for place in bulk_write(jobs.collection, each, "set jobs aside", session).refused]

@@ -7,6 +7,8 @@ and whether that runs, and writes the data and the due date of one call together
 - A pending job gets them at once. `rev` grows with each call: a scheduler that has read the job before cannot claim it
   with the data from before, because a claim pins `rev`. Steady calls do not keep the job from its start: a claim that
   has missed it for that takes it without pins the next time, and reads what it took (`claiming.py`).
+- Its failures and deaths in a row are still counted: see `_OF_THE_DATA`. When they are used up, it has failed for good,
+  and the next call inserts a new job.
 - A running job keeps its own, and has the new ones beside them (`again`). Its end starts it once more; see
   `jobs/run_again.py`.
 - A delay (`debounce`) is computed by the server, from the moment of the first call, which the document has.
@@ -39,8 +41,9 @@ _STATUS: Final = f"${FIELD['status']}"
 _IS_NEW: Final = {"$eq": [{"$type": _STATUS}, "missing"]}
 _RUNS: Final = {"$eq": [_STATUS, JobStatus.PROCESSING.value]}
 
-# What belongs to the replaced data: its last error, its deaths, and what its handler saved for another attempt.
-_OF_THE_DATA: Final = ("fail_reason", "rescues", "saved")
+# What belongs to the replaced data: what its handler saved for another attempt. Its failures and deaths stay counted:
+# under steady calls, a job that fails each time would otherwise never end.
+_OF_THE_DATA: Final = ("saved",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,15 +125,15 @@ def _values(new: Replacement) -> dict[str, Any]:
     fresh = document_of(job)
     for name in ("name", "unique_key", "data", "rev"):
         fresh.pop(FIELD[name], None)
-    # These two are written to every job that does not run. The others of a new job are not written to one that waits.
-    written = {FIELD[name]: fresh.pop(FIELD[name]) for name in ("updated_at", "fail_count")}
+    # Written to every job that does not run. The other fields of a new job are not written to one that waits.
+    updated_at = fresh.pop(FIELD["updated_at"])
     del fresh[FIELD["next_run_at"]]
     for name in ("start_by", "debounced_since"):
         fresh.pop(FIELD[name], None)
     data, rev = FIELD["data"], FIELD["rev"]
     return {
         **{field: {"$cond": [_IS_NEW, {"$literal": value}, f"${field}"]} for field, value in fresh.items()},
-        **{field: _unless_it_runs(field, {"$literal": value}) for field, value in written.items()},
+        FIELD["updated_at"]: _unless_it_runs(FIELD["updated_at"], updated_at),
         **{FIELD[name]: _unless_it_runs(FIELD[name], "$$REMOVE") for name in _OF_THE_DATA},
         rev: {"$cond": [_IS_NEW, "$$REMOVE", _unless_it_runs(rev, {"$add": [_or(rev, 0), 1]})]},
         data: _unless_it_runs(data, "$$data"),
@@ -146,6 +149,10 @@ def _moments(new: Replacement) -> dict[str, Any]:
     for own, other in (("next_run_at", "again_at"), ("start_by", "again_start_by"), ("debounced_since", "again_since")):
         moments[FIELD[own]] = _unless_it_runs(FIELD[own], _moment(new, own, FIELD["debounced_since"]))
         moments[FIELD[other]] = _if_it_runs(_moment(new, own, FIELD["again_since"]))
+    # Deaths count for as long as this is the due date. It follows that date: otherwise they would be forgotten.
+    due, resumes_at = FIELD["next_run_at"], FIELD["resumes_at"]
+    counts = {"$and": [{"$ne": [_STATUS, JobStatus.PROCESSING.value]}, {"$eq": [_or(resumes_at, 0), f"${due}"]}]}
+    moments[resumes_at] = {"$cond": [counts, _moment(new, "next_run_at", FIELD["debounced_since"]), f"${resumes_at}"]}
     return moments
 
 

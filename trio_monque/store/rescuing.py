@@ -65,6 +65,7 @@ def read_whole(jobs: JobCollection, job_id: ObjectId) -> Sequence[Job]:
 
 
 def _claimed(ids: Sequence[ObjectId]) -> dict[str, Any]:
+    # The caller compares each claim with the observed one, and the write does. This keeps ended jobs from being read.
     return {**of_ids(ids), **CLAIMED}
 
 

@@ -27,6 +27,7 @@ logger = logger_of("store")
 MOST_AT_ONCE: Final = 100
 """Jobs of one look: they are read whole."""
 
+# A running job has these fields, too, and is not touched. A cancellation drops them, so it need not be named here.
 _ENDED: Final = OneOf((JobStatus.COMPLETED, JobStatus.FAILED))
 
 
@@ -53,6 +54,7 @@ def start_again(jobs: JobCollection, now: datetime) -> None:
 
 def _look(jobs: JobCollection) -> Sequence[Job]:
     wanted = {
+        # The write repeats both conditions. Here they keep jobs out that it would not match, look after look.
         **filter_of({"status": _ENDED, "repeat_interval": None}),
         # As a type, which the server knows to be true of all that is in the index.
         FIELD["again"]: {"$type": "objectId"},

@@ -112,7 +112,7 @@ def _key(transition: Transition) -> object:
         has_own_result,
         transition.cleared,
         tuple(transition.added.items()),
-        tuple(transition.copied),
+        tuple(transition.copied),  # Only with another guard today. A transition with another form must not share.
     )
     try:
         hash(key)
@@ -179,7 +179,8 @@ def _each_its_own(statement: Statement, documents: Sequence[RawBSONDocument]) ->
     ids = statement.ids
     # All values from outside are literals: an aggregation would evaluate a result such as {"$add": [1, 2]}.
     own = {"$arrayElemAt": [{"$literal": documents}, {"$indexOfArray": [{"$literal": ids}, "$_id"]}]}
-    # Merged at the top level only: a `$set` stage would merge a result into the fields of the result before.
+    # Merged at the top level only: a `$set` stage would merge a result into the fields of the result before. What the
+    # end sets besides is ours, and a literal too: none of it is to be evaluated, whatever it will be.
     written = {"$mergeObjects": ["$$ROOT", {"$literal": update["$set"]}, own]}
     stages: list[dict[str, Any]] = [{"$replaceWith": written}, {"$unset": list(update["$unset"])}]
     return UpdateMany({**of_ids(ids), **guard}, stages, hint=BY_ID)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
@@ -39,10 +40,14 @@ class _Entry:
 class SkippedDocuments(Set[object]):
     """The ids of skipped documents, of any type, and what is wrong with each. Bounded.
 
-    Threads share it: each change is one operation on a dict.
+    Threads share it. A change concerns two dicts, so it is made under the lock. Without it, a document that is added
+    while another thread discards it could stay in the second dict only: every look would leave it out, and no look
+    would ask again whether it was repaired. Questions take no lock: each reads one dict once.
     """
 
     def __init__(self) -> None:
+        # Never held while virtual time is asked for: that may need the event loop, and the event loop the lock.
+        self._lock = threading.Lock()
         self._entries: dict[object, _Entry] = {}
         # Under None are documents whose name is not text, or that have two names: a look for any name may meet them.
         self._by_name: dict[str | None, dict[object, object]] = {}
@@ -77,21 +82,26 @@ class SkippedDocuments(Set[object]):
         entry = self._entries.get(_key(document_id))
         return None if entry is None else entry.problem
 
+    def problems(self) -> Sequence[tuple[str | None, str]]:
+        """Return the name and the problem of each document. In any thread."""
+        return [(entry.name, entry.problem) for entry in tuple(self._entries.values())]
+
     def add(self, document_id: object, problem: str = "", name: str | None = None) -> bool:
         """Add a document; return whether to log it: it is new, or something else is wrong, and few others are new."""
-        key = _key(document_id)
-        known = self._entries.get(key)
-        if known is None and not self._entries:
-            self._looked_at = steady_moment()
-        if known is not None or len(self._entries) < MOST_REMEMBERED:
-            self.discard(document_id)
-            self._entries[key] = _Entry(document_id, problem[:LONGEST_PROBLEM], name)
-            self._by_name.setdefault(name, {})[key] = document_id
-        return (known is None or known.problem != problem[:LONGEST_PROBLEM]) and self._may_log()
+        key, now = _key(document_id), steady_moment()
+        with self._lock:
+            known = self._entries.get(key)
+            if known is None and not self._entries:
+                self._looked_at = now
+            if known is not None or len(self._entries) < MOST_REMEMBERED:
+                self._discard(key)
+                self._entries[key] = _Entry(document_id, problem[:LONGEST_PROBLEM], name)
+                self._by_name.setdefault(name, {})[key] = document_id
+            return (known is None or known.problem != problem[:LONGEST_PROBLEM]) and self._may_log(now)
 
-    def _may_log(self) -> bool:
-        if abs(steady_moment() - self._news_since) >= LOOK_AGAIN_AFTER:
-            self._news, self._news_since = 0, steady_moment()
+    def _may_log(self, now: float) -> bool:
+        if abs(now - self._news_since) >= LOOK_AGAIN_AFTER:
+            self._news, self._news_since = 0, now
         self._news += 1
         is_one_of_few = self._news <= MOST_NEWS
         if not is_one_of_few:
@@ -100,19 +110,25 @@ class SkippedDocuments(Set[object]):
 
     def take_unlogged(self) -> int:
         """Return how many documents were new since the last call, and were not logged one by one."""
-        unlogged, self._unlogged = self._unlogged, 0
+        with self._lock:
+            unlogged, self._unlogged = self._unlogged, 0
         return unlogged
 
     def discard(self, document_id: object) -> None:
         key = _key(document_id)
+        with self._lock:
+            self._discard(key)
+
+    def _discard(self, key: object) -> None:
         entry = self._entries.pop(key, None)
         if entry is not None:
             self._by_name.get(entry.name, {}).pop(key, None)
 
     def forget(self, name: str) -> None:
         """Forget the documents of a name. The looks meet those that are still broken again."""
-        for key in self._by_name.pop(name, {}):
-            self._entries.pop(key, None)
+        with self._lock:
+            for key in self._by_name.pop(name, {}):
+                self._entries.pop(key, None)
 
     def is_old(self) -> bool:
         """Return whether it is time to look at the documents again."""
@@ -121,15 +137,14 @@ class SkippedDocuments(Set[object]):
 
     def to_look_at(self, most: int) -> list[object]:
         """Return the documents that were looked at longest ago; they count as looked at now."""
-        self._looked_at = steady_moment()
-        found = []
-        for key in tuple(self._entries)[:most]:
-            # Put back as the last one: the dict is in the order of the looks.
-            entry = self._entries.pop(key, None)
-            if entry is not None:
-                self._entries[key] = entry
-                found.append(entry.document_id)
-        return found
+        now = steady_moment()
+        with self._lock:
+            self._looked_at = now
+            found = tuple(self._entries)[:most]
+            for key in found:
+                # Put back as the last one: the dict is in the order of the looks.
+                self._entries[key] = self._entries.pop(key)
+            return [self._entries[key].document_id for key in found]
 
     def look_again_at_once(self) -> None:
         """Let the next look at documents follow without a pause: some of the last ones were repaired."""

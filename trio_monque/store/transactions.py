@@ -3,13 +3,18 @@
 The function runs first, the end of the claim is the last write, and the commit follows at once in the same thread. Each
 part of that order closes a race:
 
-- Effects first. The end of the claim locks its document until the commit. Renewals of one claim cycle are one
-  statement for all its jobs: while the lock is held that statement waits, and the neighbours lose their leases.
+- Effects first. The end of the claim locks its document until the commit, and others that want to change the document
+  wait meanwhile: a caller that requests a cancellation, or replaces the job.
+- But after a conflict, the document is locked first (`ClaimEnd.hold`). Callers that change it steadily, each in a
+  moment, would otherwise keep a function of a second from ever committing. Now they wait instead.
 - The end of the claim is a write under the fence, not a read of it. Two transactions that read the same document and
   write others do not conflict: a rescue could take the claim between the read and the commit, and both runs would
   commit their effects.
 - The timeout goes inside the session, and an abort has its own. The driver does not send a command whose time is over:
   an abort under the timeout of the transaction would stay unsent, and its locks would be held for another minute.
+- The function has a limit. What outlives it must not commit: the thread asks for that just before it ends the claim. A
+  server that is asked to (`end_on_server`) aborts the transaction at that moment, so that its locks are gone although
+  the thread may compute for hours.
 - Labels of a failed commit are not relied on (SERVER-37179): after an election a server may answer "no such
   transaction" for one that is committed. Run again, its effects would be written twice. The document is asked
   instead: see `ClaimEnd.find_out`.
@@ -23,7 +28,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum, auto
-from typing import Final, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar, cast
 
 import pymongo
 from pymongo import ReadPreference, WriteConcern
@@ -31,7 +36,7 @@ from pymongo import errors as driver
 from pymongo.read_concern import ReadConcern
 
 from ..errors import MonqueConnectionError, MonqueError
-from .commands import causal_session, is_standalone
+from .commands import causal_session, command, is_standalone
 from .driver_errors import is_about_document, translated
 from .types import ClientSession, Collection
 
@@ -39,7 +44,7 @@ R = TypeVar("R")
 R_contra = TypeVar("R_contra", contravariant=True)
 
 LONGEST: Final = 60.0
-"""Seconds of one attempt. A server aborts transactions that are older, unless it is configured otherwise."""
+"""Seconds of a transaction. A server aborts those that are older, unless it is configured otherwise."""
 
 ABORT_TIMEOUT: Final = 2.0
 """Seconds of an abort. If it fails, the server aborts the transaction when it is too old."""
@@ -54,12 +59,28 @@ MOST_QUESTIONS: Final = 30
 class TransactionTerms(Protocol):
     """What bounds a transaction. Called in its thread."""
 
-    def seconds_left(self) -> float:
-        """Return how long the run surely holds its claim; negative afterwards."""
+    @property
+    def is_given_up(self) -> bool:
+        """Whether it will not be committed, because its run is cancelled or its limit is over."""
         ...
 
-    def is_cancelled(self) -> bool:
-        """Return whether the run is cancelled. Asked just before the end of the claim is written, and not after it."""
+    def begin(self, session: ClientSession) -> bool:
+        """Return whether the function may be called, in this session; asked before each call."""
+        ...
+
+    def seconds_left(self) -> float:
+        """Return how long the transaction may take, and its run surely holds its claim; negative afterwards."""
+        ...
+
+    def overdue(self) -> MonqueError | None:
+        """Return the error of a function that takes longer than its limit; None before the limit."""
+        ...
+
+    def may_end(self) -> bool:
+        """Return whether the run goes on, within the limit. Asked just before the end of the claim is written.
+
+        If it does, the transaction is not given up from there on, until the next `begin`.
+        """
         ...
 
     def pause(self, seconds: float) -> None:
@@ -97,6 +118,10 @@ class ClaimEnd(Protocol[R_contra]):
         """Seconds that one command may take."""
         ...
 
+    def hold(self, beat: datetime, session: ClientSession) -> None:
+        """Lock the document in the transaction, by a renewal under the fence. Raises the errors of the driver."""
+        ...
+
     def write(self, value: R_contra, session: ClientSession) -> bool:
         """Write the end, under the fence, in the transaction; return whether it matched.
 
@@ -121,7 +146,7 @@ class CommitOutcome(Enum):
     """How a transaction ended. Only if it is COMMITTED or UNKNOWN, something may be written."""
 
     COMMITTED = auto()
-    CANCELLED = auto()  # The run was cancelled before the end of the claim was written.
+    GIVEN_UP = auto()  # The run was cancelled, or the limit was over, before the end of the claim was written.
     UNMATCHED = auto()  # The end of the claim matched nothing: the claim is gone, or another condition does not hold.
     REFUSED = auto()  # The server will never accept this end of this document.
     UNKNOWN = auto()  # See `Found`.
@@ -129,7 +154,11 @@ class CommitOutcome(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Ended(Generic[R]):
-    """How a transaction ended, and what the function returned the last time."""
+    """How a transaction ended.
+
+    Attributes:
+        value: What the function returned the last time; None if it was not called.
+    """
 
     outcome: CommitOutcome
     value: R
@@ -139,15 +168,20 @@ class _Again(Exception):  # noqa: N818  # Not an error of the caller: the attemp
     """Nothing of this attempt is committed, and the next one may succeed."""
 
 
-def run_transaction(end: ClaimEnd[R], function: Callable[[ClientSession], R], terms: TransactionTerms) -> Ended[R]:
+def run_transaction(
+    end: ClaimEnd[R], function: Callable[[ClientSession], R], terms: TransactionTerms, *, is_repeated: bool = False
+) -> Ended[R]:
     """Call `function(session)` and end the claim in one transaction. Blocking; after a conflict, all of it again.
+
+    Args:
+        is_repeated: The document has changed since an earlier call: it is locked first.
 
     Raises:
         MonqueError: The server has no transactions, or the function has ended the one that it was given.
         MonqueConnectionError: The time was over before an attempt succeeded, or (`unknown_outcome`) the database did
             not answer what became of the commit.
-        BaseException: What the function raised, also if the time was over for a call of its own (a driver's error whose
-            `timeout` is true). Nothing was written.
+        BaseException: What the function raised, or `terms.overdue` where the driver stopped it at its limit. Nothing
+            was written.
     """
     if is_standalone(end.collection):
         raise MonqueError(
@@ -157,8 +191,10 @@ def run_transaction(end: ClaimEnd[R], function: Callable[[ClientSession], R], te
     attempts = 0
     with causal_session(end.collection) as session:
         while True:
+            if not terms.begin(session):
+                return Ended(CommitOutcome.GIVEN_UP, cast("R", None))
             try:
-                return _attempt(end, session, function, terms)
+                return _attempt(end, session, function, terms, holds=is_repeated or attempts > 0)
             except _Again as again:
                 cause = again.__cause__
             attempts += 1
@@ -173,17 +209,31 @@ def run_transaction(end: ClaimEnd[R], function: Callable[[ClientSession], R], te
 
 
 def _attempt(
-    end: ClaimEnd[R], session: ClientSession, function: Callable[[ClientSession], R], terms: TransactionTerms
+    end: ClaimEnd[R],
+    session: ClientSession,
+    function: Callable[[ClientSession], R],
+    terms: TransactionTerms,
+    *,
+    holds: bool,
 ) -> Ended[R]:
     session.start_transaction(ReadConcern("snapshot"), WriteConcern("majority"), ReadPreference.PRIMARY)
     try:
         with pymongo.timeout(_time_of_attempt(terms)):
+            if holds:
+                end.hold(terms.beat(), session)
             value = _called(function, session)
-            outcome = CommitOutcome.CANCELLED if terms.is_cancelled() else _write_end(end, value, session)
+            outcome = _write_end(end, value, session) if terms.may_end() else CommitOutcome.GIVEN_UP
     except BaseException as error:
         _abort(session)
-        if isinstance(error, driver.PyMongoError) and error.has_error_label("TransientTransactionError"):
-            raise _Again from error
+        if isinstance(error, driver.PyMongoError):
+            # Before the label: an abort at the limit (`end_on_server`) looks like a conflict.
+            if (overdue := terms.overdue()) is not None:
+                raise overdue from error
+            # Without this, the abort would be a failure of a run that was cancelled, by a shutdown for example.
+            if terms.is_given_up:
+                return Ended(CommitOutcome.GIVEN_UP, cast("R", None))
+            if error.has_error_label("TransientTransactionError"):
+                raise _Again from error
         raise
     if outcome is not CommitOutcome.COMMITTED:
         _abort(session)
@@ -226,6 +276,16 @@ def _write_end(end: ClaimEnd[R], value: R, session: ClientSession) -> CommitOutc
             return CommitOutcome.REFUSED
         # Whatever it has done is aborted, so its outcome is known.
         raise translated(error, "end the claim in its transaction", writes=False) from error
+
+
+@command("abort a transaction")
+def end_on_server(end: ClaimEnd[Any], session_id: object) -> None:
+    """Let the server abort the transaction of a session whose thread does not end, so that it locks nothing any more.
+
+    A session belongs to its thread. So this takes its id, as `ClientSession.session_id` has it.
+    """
+    with pymongo.timeout(ABORT_TIMEOUT):
+        end.collection.database.client.admin.command("killSessions", [session_id])
 
 
 def _abort(session: ClientSession) -> None:

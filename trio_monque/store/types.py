@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from bson import ObjectId
+from bson import ObjectId, Timestamp
 from bson.codec_options import CodecOptions
 from pymongo import IndexModel
 from pymongo import MongoClient as _MongoClient
@@ -30,5 +30,6 @@ __all__ = [
     "IndexModel",
     "MongoClient",
     "ObjectId",
+    "Timestamp",
     "TypedCollection",
 ]

@@ -21,7 +21,7 @@ from ..jobs.job import Job, JobStatus
 from ..log import logger_of
 from . import indexes
 from .codec import filter_of, update_of
-from .commands import BY_ID, bulk_write, command, of_ids
+from .commands import BY_ID, bulk_write, by_majority, causal_session, command, of_ids
 from .doubled_fields import report_doubled
 from .fields import FIELD
 from .job_collection import JobCollection
@@ -67,10 +67,16 @@ def end(jobs: JobCollection, late: Sequence[Job], now: datetime, receipt: str) -
     """
     written = {job.id: transitions.end_unstarted(job, now) for job in late}
     each = [UpdateOne(filter_of(one.guard), update_of(one, receipt), hint=BY_ID) for one in written.values()]
-    result = bulk_write(jobs.collection, each, "cancel jobs that were not started in time")
+    with causal_session(jobs.collection) as session:
+        result = bulk_write(jobs.collection, each, "cancel jobs that were not started in time", session)
+        if result.modified == len(late):
+            found = set(written)
+        else:
+            # As a majority has it: the end is reported, and a primary that is cut off may show one that is undone.
+            ours = {**of_ids(written), FIELD["receipt"]: receipt}
+            reader = by_majority(jobs.collection)
+            found = {document["_id"] for document in reader.find(ours, {"_id": True}, hint=BY_ID, session=session)}
     if result.modified < len(late):
-        ours = {**of_ids(written), FIELD["receipt"]: receipt}
-        found = {document["_id"] for document in jobs.collection.find(ours, {"_id": True}, hint=BY_ID)}
         # A document with a field twice matches no write, and would come back in every look. So would one whose end a
         # validator refuses.
         report_doubled(jobs, [job_id for job_id in written if job_id not in found])
@@ -79,6 +85,4 @@ def end(jobs: JobCollection, late: Sequence[Job], now: datetime, receipt: str) -
             job = next(one for one in late if one.id == ids[place])
             if jobs.pass_over(job, refusal.message):
                 logger.error("the server refuses to cancel job %s, not started in time: %s", job, refusal.message)
-    else:
-        found = set(written)
     return [applied(job, written[job.id]) for job in late if job.id in found]

@@ -20,6 +20,7 @@ from ..engine.runner import Runner
 from ..engine.slots import Slots
 from ..engine.waker import WakeSignal
 from ..errors import UnreadablePayloadError
+from ..foreign_errors import is_a, leaves_of
 from ..host.application_loop import call_on_trio
 from ..host.handler_loop import ON_TRIO, HandlerLoop
 from ..jobs.conditional_write import applied
@@ -27,7 +28,7 @@ from ..jobs.job import Job
 from ..jobs.new_job import NewJob, NewSchedule
 from ..jobs.retry_policy import ErrorTypes
 from ..jobs.stored_value_limits import snapshot
-from ..jobs.verdicts import Discard, Discarded, Failed, Retry, Snooze, Verdict, leaves_of
+from ..jobs.verdicts import Discard, Discarded, Failed, Retry, Snooze, Verdict
 from ..loop_time import LoopTime
 from ..options_and_defaults import SchedulerConfig, SchedulerOptions, scheduler_config
 from ..scheduler.context import SchedulerContext
@@ -209,7 +210,7 @@ def _error_of(
         return error
     # What the handler raised, whole: the verdict may name one leaf of a group.
     error = error if end.error is None else end.error
-    if reraise or not all(isinstance(leaf, Exception) for leaf in leaves_of(error)):
+    if reraise or not all(is_a(leaf, Exception) for leaf in leaves_of(error)):
         raise error
     return error
 
@@ -277,7 +278,7 @@ class _Accepting:
     def __init__(self) -> None:
         self.settlements: list[JobSettlement] = []
 
-    def settle(self, settlement: JobSettlement, written: Callable[[bool | None], None]) -> None:
+    def settle(self, settlement: JobSettlement, written: Callable[[bool | None], None], run: Run[Job]) -> None:
         self.settlements.append(settlement)
         written(True)  # noqa: FBT003
 
@@ -323,4 +324,4 @@ def _is_expected(error: BaseException, end: RunEnd, settings: WorkerSettings) ->
         return end.reason is CancelReason.TIMEOUT
     retry_on, discard_on = cast("ErrorTypes", settings.retry_on or ()), cast("ErrorTypes", settings.discard_on)
     named = (Retry, Snooze, Discard, UnreadablePayloadError, *retry_on, *discard_on)
-    return all(isinstance(leaf, named) for leaf in leaves_of(end.error))
+    return all(is_a(leaf, named) for leaf in leaves_of(end.error))

@@ -88,7 +88,7 @@ def _view(*, plain: bool) -> View:
         return PlainView()
     if find_spec("rich") is None:
         view = PlainView()
-        view.say('for a live view: pip install "trio-monque[embedded]", which brings rich')
+        view.say("for a live view: python -m pip install rich")
         return view
     from .live_view import LiveView  # Only here: rich is an extra.
 

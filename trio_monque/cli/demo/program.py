@@ -16,6 +16,7 @@ import trio
 from ...client.monque import Monque
 from ...errors import InvalidOptionError, MonqueError
 from ...events import Event
+from ...process_signals import WithoutRepeats
 from ...scheduler.scheduler import run_scheduler
 from ..exit_statuses import CHECK_FAILED, INTERRUPTED, SUCCEEDED
 from .check import find_problems, problem_rows, schedule_problems, summary_rows
@@ -59,7 +60,7 @@ async def run_demo(options: DemoOptions, view: View, started: float) -> int:
     status = INTERRUPTED
     with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals, view.reporting_logs():
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(interruption.obey, signals)
+            nursery.start_soon(interruption.obey, WithoutRepeats(signals))
             with interruption.scope:
                 status = await _perform(options, view, interruption, started)
             nursery.cancel_scope.cancel(reason="the demo has ended")

@@ -5,21 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 from difflib import get_close_matches
+from shlex import quote
 from typing import Final
 
+from ...jobs.failure_groups import error_kind, group_by
 from ...jobs.instance import MOST_NAMES, Instance
+from ...jobs.job import JobStatus
 from ...jobs.rescue_policy import SUSPECT_FROM
 from ...safe_text import one_line, shown
+from ...store.diagnosis.backlog import MOST_NAMES as MOST_BACKLOGS
 from ...store.diagnosis.backlog import Backlog
 from ...store.diagnosis.claims import Holder
-from ...store.diagnosis.jobs import MANY_FAILURES
+from ...store.diagnosis.documents import MOST_FOUND as MOST_DOCUMENTS
+from ...store.diagnosis.jobs import MANY_FAILURES, TroubledJob
+from ...store.diagnosis.limits import Count
 from . import findings as kinds
 from .about_server import found
 from .facts import JobFacts
-from .findings import Finding
-
-MOST_OF_ONE_KIND: Final = 20
-"""Findings of one kind that are listed. For more, another look after the first ones are repaired."""
+from .findings import Finding, Kind
 
 LATE: Final = 60.0
 """Seconds that a job may be due before its name counts as one with a backlog."""
@@ -31,7 +34,7 @@ _ALIKE: Final = 0.7
 def judge_jobs(facts: JobFacts) -> Iterator[Finding]:
     """Yield what is wrong with the instances and the jobs."""
     live = [one for one in facts.instances if one.is_live]
-    pending = sum(one.pending for one in facts.backlogs)
+    pending = sum((one.pending for one in facts.backlogs), Count(0, len(facts.backlogs) >= MOST_BACKLOGS))
     # Processes of another library have no entry.
     works_elsewhere = any(not one.is_ours and not one.silent for one in facts.holders)
     if not live and pending and not works_elsewhere:
@@ -44,23 +47,42 @@ def judge_jobs(facts: JobFacts) -> Iterator[Finding]:
         yield from _judge_holder(holder, facts)
     for backlog in facts.backlogs:
         yield from _judge_backlog(backlog, facts, live)
+    if facts.unused is not None and not any(facts.unused in one.names for one in live):
+        yield found(kinds.NO_SUCH_NAME, name=facts.unused, suggestion=_suggestion(facts.unused, live))
     yield from _judge_troubled(facts)
-    for owed in facts.owed[:MOST_OF_ONE_KIND]:
+    for owed in facts.owed:
         yield found(kinds.OWED_FOLLOW_UPS, name=owed.name, count=owed.count, ago=_ago(facts.now, owed.since))
-    for bad in facts.schedules[:MOST_OF_ONE_KIND]:
-        yield found(kinds.BAD_SCHEDULE, job=str(bad.id), name=bad.name, status=bad.status, problem=bad.problem)
+    for bads in group_by(
+        facts.schedules, lambda one: (one.name, one.status, one.is_unknown_here, error_kind(one.problem))
+    ):
+        yield found(
+            kinds.UNKNOWN_ZONE if bads[0].is_unknown_here else kinds.BAD_SCHEDULE,
+            count=Count(len(bads)),
+            job=str(bads[0].id),
+            name=bads[0].name,
+            status=bads[0].status,
+            problem=bads[0].problem,
+        )
     yield from _judge_documents(facts)
 
 
 def _judge_documents(facts: JobFacts) -> Iterator[Finding]:
-    for one in facts.full[:MOST_OF_ONE_KIND]:
-        kind = kinds.NEARLY_FULL_DOCUMENT if one.is_claimable else kinds.OVERSIZED_DOCUMENT
-        yield found(kind, job=str(one.id), name=one.name, size=f"{one.size:,}")
+    is_capped = len(facts.full) >= MOST_DOCUMENTS
+    for group in group_by(facts.full, lambda one: (one.name, one.is_claimable)):
+        kind = kinds.NEARLY_FULL_DOCUMENT if group[0].is_claimable else kinds.OVERSIZED_DOCUMENT
+        largest = max(group, key=lambda one: one.size)
+        count = Count(len(group), is_capped)
+        yield found(kind, count=count, job=str(largest.id), name=largest.name, size=f"{largest.size:,}")
     # A document without room for a claim may be among the broken ones, too.
     full = {repr(one.id) for one in facts.full}
     broken = [one for one in facts.broken if repr(one.document_id) not in full]
-    for document in broken[:MOST_OF_ONE_KIND]:
-        yield found(kinds.BROKEN_DOCUMENT, document=shown(document.document_id), problem=document.reason)
+    for some in group_by(broken, lambda one: error_kind(one.reason)):
+        yield found(
+            kinds.BROKEN_DOCUMENT,
+            count=Count(len(some), len(facts.broken) >= MOST_DOCUMENTS),
+            document=shown(some[0].document_id),
+            problem=some[0].reason,
+        )
 
 
 # --- Running jobs ---
@@ -106,10 +128,10 @@ def _reason(holder: Holder, facts: JobFacts) -> str:
 
 
 def _judge_backlog(backlog: Backlog, facts: JobFacts, live: Sequence[Instance]) -> Iterator[Finding]:
-    name, more = backlog.name, "+" if backlog.is_capped else ""
+    name = backlog.name
     if name in facts.paused:
         if backlog.due:
-            yield found(kinds.PAUSED_NAME, name=name, due=f"{backlog.due}{more}")
+            yield found(kinds.PAUSED_NAME, name=name, quoted=quote(name), due=backlog.due)
         return
     if not live:
         return
@@ -119,26 +141,41 @@ def _judge_backlog(backlog: Backlog, facts: JobFacts, live: Sequence[Instance]) 
     )
     known = {one for instance in live for one in instance.names}
     if name not in known and is_all_known:
-        near = get_close_matches(name, known, n=1, cutoff=_ALIKE)
-        suggestion = f"; one runs {near[0]!r}" if near else ""
-        yield found(kinds.UNKNOWN_NAME, name=name, pending=f"{backlog.pending}{more}", suggestion=suggestion)
-    elif backlog.due and backlog.oldest is not None and (facts.now - backlog.oldest).total_seconds() > LATE:
+        suggestion = _suggestion(name, live)
+        yield found(kinds.UNKNOWN_NAME, name=name, quoted=quote(name), pending=backlog.pending, suggestion=suggestion)
+    elif backlog.due and (facts.now - backlog.oldest).total_seconds() > LATE:
         ago = _ago(facts.now, backlog.oldest)
-        yield found(kinds.BACKLOG, name=name, due=f"{backlog.due}{more}", ago=ago)
+        yield found(kinds.BACKLOG, name=name, due=backlog.due, ago=ago)
+
+
+def _suggestion(name: str, live: Sequence[Instance]) -> str:
+    known = {one for instance in live for one in instance.names}
+    near = get_close_matches(name, known, n=1, cutoff=_ALIKE)
+    return f"; one runs {near[0]!r}" if near else ""
 
 
 def _judge_troubled(facts: JobFacts) -> Iterator[Finding]:
-    poison = [one for one in facts.troubled if one.deaths >= SUSPECT_FROM or (one.deaths and one.status == "failed")]
-    for one in poison[:MOST_OF_ONE_KIND]:
-        yield found(kinds.POISON_JOB, job=str(one.id), name=one.name, status=one.status, deaths=one.deaths)
-    failing = [one for one in facts.troubled if one.failures >= MANY_FAILURES and one not in poison]
-    for one in failing[:MOST_OF_ONE_KIND]:
-        reason = one_line(one.reason or "an unknown error")
-        yield found(
-            kinds.FAILING_JOB, job=str(one.id), name=one.name, status=one.status, failures=one.failures, reason=reason
-        )
-    if rescued := sum(one.deaths > 0 for one in facts.troubled):
-        yield found(kinds.RESCUED_JOBS, count=rescued)
+    jobs = facts.troubled.jobs
+    poison = [one for one in jobs if one.deaths >= SUSPECT_FROM or (one.deaths and one.status == JobStatus.FAILED)]
+    for group in group_by(poison, lambda one: (one.name, one.status)):
+        deaths = max(one.deaths for one in group)
+        yield _of_group(kinds.POISON_JOB, group, facts, status=group[0].status, deaths=deaths)
+    known = set(map(id, poison))
+    others = [one for one in jobs if id(one) not in known]
+    for group in group_by(others, lambda one: (one.status == JobStatus.FAILED, one.name, error_kind(one.reason))):
+        reason = one_line(group[0].reason or "an unknown error")
+        if group[0].status == JobStatus.FAILED:
+            yield _of_group(kinds.FAILED_JOBS, group, facts, reason=reason)
+        elif group := [one for one in group if one.failures >= MANY_FAILURES]:
+            yield _of_group(kinds.FAILING_JOB, group, facts, reason=reason, failures=MANY_FAILURES)
+    if rescued := sum(one.deaths > 0 for one in jobs):
+        yield found(kinds.RESCUED_JOBS, count=Count(rescued, facts.troubled.is_capped))
+
+
+def _of_group(kind: Kind, group: Sequence[TroubledJob], facts: JobFacts, **fields: object) -> Finding:
+    first = group[0]
+    count = Count(len(group), facts.troubled.is_capped)
+    return found(kind, count=count, name=first.name, quoted=quote(first.name), job=str(first.id), **fields)
 
 
 def _ago(now: datetime, moment: datetime) -> str:

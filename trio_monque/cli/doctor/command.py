@@ -22,11 +22,13 @@ from .findings import Finding, Severity
 _EXAMPLES: Final = """\b
 Examples:
   trio-monque doctor --uri mongodb://localhost:27017/shop
+  trio-monque doctor send-mail
   trio-monque doctor --uri-file /run/secrets/mongodb --json
 """
 
 
 @click.command(short_help="Say what is wrong, and what to do.", epilog=_EXAMPLES)
+@click.argument("name", metavar="[NAME]", required=False)
 @connection_options
 @click.option(
     "--collection",
@@ -40,19 +42,20 @@ Examples:
     help="Read every document to find broken ones. Takes its time on a large collection.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def doctor(connection: Connection, *, collection: str, all_documents: bool, as_json: bool) -> int:
+def doctor(connection: Connection, *, name: str | None, collection: str, all_documents: bool, as_json: bool) -> int:
     """Look at the server, the indexes, the workers and the jobs, and say what is wrong and what to do.
 
     It connects as a program would, and writes nothing. Each question is bounded, so it may run beside the work of a
-    large collection.
+    large collection. A number with a plus sign is a lower bound: its question reached its bound. With NAME, it looks
+    at the jobs of this name only, and at more of them.
 
     Exit status: 0 if nothing needs attention, 1 if anything does, 2 if it could not look.
     """
     with invalid_options(), connection.open() as database:
-        facts = Examination(connection.uri, database, collection).facts(all_documents=all_documents)
-        name = f"{database.name}.{collection}"
+        facts = Examination(connection.uri, database, collection, name).facts(all_documents=all_documents)
+        where = f"{database.name}.{collection}"
     findings = judge(facts)
-    click.echo(_as_json(name, findings, facts) if as_json else "\n".join(_lines(name, findings)))
+    click.echo(_as_json(where, findings, facts) if as_json else "\n".join(_lines(where, findings)))
     needs_attention = any(one.kind.severity is not Severity.NOTE for one in findings)
     return CHECK_FAILED if needs_attention else SUCCEEDED
 
@@ -89,16 +92,17 @@ def _as_json(name: str, findings: Sequence[Finding], facts: Facts) -> str:
                 "severity": one.kind.severity,
                 "sentence": one.sentence,
                 "advice": one.advice,
-                "fields": one.fields,
+                "fields": one.as_json,
             }
             for one in findings
         ],
         "pending": [
             {
                 "name": one.name,
-                "pending": one.pending,
-                "due": one.due,
-                "oldest": None if one.oldest is None else one.oldest.isoformat(),
+                "pending": one.pending.number,
+                "due": one.due.number,
+                "oldest": one.oldest.isoformat(),
+                "is_capped": one.pending.is_capped,
             }
             for one in jobs
         ],

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
+from time import monotonic
 from typing import Final, TypeVar
 
 from ...client.context import ClientContext
@@ -24,6 +25,8 @@ from ...store.collection_options import look_at_options
 from ...store.diagnosis import backlog, claims, documents, follow_ups, server
 from ...store.diagnosis import indexes as diagnosis
 from ...store.diagnosis import jobs as of_jobs
+from ...store.diagnosis.limits import MOST_SECONDS, taking_up_to
+from ...store.fields import FIELD
 from ...store.types import Database, IndexModel
 from .facts import Facts, IndexFacts, JobFacts, ServerFacts
 
@@ -38,9 +41,10 @@ MOST_SECONDS_TO_ANSWER: Final = 5.0
 OWED_FOR: Final = timedelta(minutes=2)
 """How long a job may owe its follow-up. Schedulers look for such jobs every half a minute."""
 
-MOST_UNANSWERED: Final = 3
-"""Unanswered questions after which no further one is asked: the server may be gone."""
+MOST_SECONDS_IN_ALL: Final = 30.0
+"""Seconds after which no further question is asked: the server may be gone."""
 
+_TIME_IS_UP: Final = f"further questions were not asked, as {MOST_SECONDS_IN_ALL:g} s were over"
 _DATA_BEARING: Final = ("PRIMARY", "SECONDARY")
 
 
@@ -51,9 +55,18 @@ class Examination:
         uri: The connection string, to reach single members.
         database: The database.
         collection: The name of the collection.
+        name: Look at the jobs of this name only; None for all names.
+        clock: Returns seconds, for the time that the examination may take.
     """
 
-    def __init__(self, uri: str, database: Database, collection: str) -> None:
+    def __init__(
+        self,
+        uri: str,
+        database: Database,
+        collection: str,
+        name: str | None = None,
+        clock: Callable[[], float] = monotonic,
+    ) -> None:
         self._uri = uri
         self._database = database
         # Nothing is written, so the indexes are not created.
@@ -64,7 +77,9 @@ class Examination:
         self._jobs = self._context.jobs
         self._present: frozenset[str] = frozenset()
         self._unanswered: list[str] = []
-        self._has_asked_again = False
+        self._name = name
+        self._clock = clock
+        self._end = clock() + MOST_SECONDS_IN_ALL
 
     def facts(self, *, all_documents: bool = False) -> Facts:
         """Ask all questions.
@@ -114,16 +129,20 @@ class Examination:
 
     def _of_jobs(self, *, all_documents: bool) -> JobFacts:
         jobs, now = self._jobs, self._context.now()
-        names = self._list(partial(backlog.pending_names, jobs), indexes.CLAIM)
+        name = self._name
+        names = [name] if name else self._list(partial(backlog.pending_names, jobs), indexes.CLAIM)
+        latest = indexes.UPDATED if name is None else indexes.CLAIM
         return JobFacts(
             now=now,
             instances=self._list(self._instances),
             paused=self._ask(partial(stored.paused, jobs)) or frozenset(),
-            holders=self._list(partial(claims.look_at_claims, jobs, now), indexes.HELD),
+            holders=self._list(partial(claims.look_at_claims, jobs, now, name), indexes.HELD),
             backlogs=self._list(partial(backlog.backlogs, jobs, names, now), indexes.CLAIM),
-            troubled=self._list(partial(of_jobs.troubled_jobs, jobs, now), indexes.UPDATED, indexes.HELD),
-            schedules=self._list(partial(of_jobs.bad_schedules, jobs), indexes.UPDATED, indexes.UNIQUE_KEY),
-            owed=self._list(partial(follow_ups.owed, jobs, now - OWED_FOR), indexes.FOLLOW_UPS),
+            unused=name if name and self._ask(partial(of_jobs.has_jobs, jobs, name)) is False else None,
+            troubled=self._one(partial(of_jobs.troubled_jobs, jobs, now, name), latest, indexes.HELD)
+            or of_jobs.Troubled(),
+            schedules=self._list(partial(of_jobs.bad_schedules, jobs, name), latest, indexes.UNIQUE_KEY),
+            owed=self._list(partial(follow_ups.owed, jobs, now - OWED_FOR, name), indexes.FOLLOW_UPS),
             full=self._list(partial(documents.full_documents, jobs, names), indexes.CLAIM),
             broken=self._all_broken() if all_documents else self._broken(names),
         )
@@ -137,17 +156,19 @@ class Examination:
 
     def _broken(self, names: Sequence[str]) -> Sequence[BrokenDocument]:
         found = [*self._list(partial(documents.broken_at_the_heads, self._jobs, names), indexes.CLAIM)]
-        for index in (indexes.CLAIM, indexes.LISTING, indexes.CREATED):
+        for index in () if self._name else (indexes.CLAIM, indexes.LISTING, indexes.CREATED):
             found += self._list(partial(documents.wrong_by_index, self._jobs, index), index)
         # One document may be wrong in several ways. The id of such a document may be unhashable.
         return list({repr(one.document_id): one for one in found}.values())
 
     def _all_broken(self) -> Sequence[BrokenDocument]:
         client = Monque(self._database, collection_name=self._jobs.collection.name, skip_index_creation=True)
-        return self._list(client.sync.get_broken_documents)
+        found = self._list(client.sync.get_broken_documents)
+        field = FIELD["name"]
+        return [one for one in found if self._name is None or one.document.get(field) == self._name]
 
     def _plans(self, jobs: JobFacts) -> Sequence[diagnosis.Plan]:
-        most = sorted(jobs.backlogs, key=lambda one: -one.due)[:MOST_EXPLAINED]
+        most = sorted(jobs.backlogs, key=lambda one: -one.due.number)[:MOST_EXPLAINED]
         queries = diagnosis.explained_queries([one.name for one in most], jobs.now)
         plans = (
             self._ask(partial(diagnosis.explain, self._jobs, query, index, search))
@@ -157,21 +178,28 @@ class Examination:
 
     def _list(self, question: Callable[[], Sequence[T]], *needed: IndexModel) -> Sequence[T]:
         """Return the answer; nothing if the database did not give one, or if an index that it needs is missing."""
-        if not self._present.issuperset(map(indexes.name_of, needed)):
-            return []
-        return self._ask(question) or []
+        return self._one(question, *needed) or []
+
+    def _one(self, question: Callable[[], T], *needed: IndexModel) -> T | None:
+        """Return the answer; None if the database did not give one, or if an index that it needs is missing."""
+        return self._ask(question) if self._present.issuperset(map(indexes.name_of, needed)) else None
 
     def _ask(self, question: Callable[[], T]) -> T | None:
-        """Return the answer, or None, and remember the error. The first question that fails is asked again."""
-        while len(self._unanswered) < MOST_UNANSWERED:
+        """Return the answer, or None, and remember the error. A question that fails is asked again, with more time."""
+        problem = ""
+        for seconds in (MOST_SECONDS, MOST_SECONDS_TO_ANSWER):
+            if self._clock() >= self._end:
+                if _TIME_IS_UP not in self._unanswered:
+                    self._unanswered.append(_TIME_IS_UP)
+                return None
             try:
-                return question()
+                with taking_up_to(seconds):
+                    return question()
             except MonqueConnectionError as error:
-                is_over = not error.transient or self._has_asked_again
-                self._has_asked_again = True
-                if is_over:
-                    self._unanswered.append(str(error))
-                    return None
+                problem = str(error)
+                if not error.transient:
+                    break
+        self._unanswered.append(problem)
         return None
 
 

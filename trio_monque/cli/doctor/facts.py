@@ -14,7 +14,7 @@ from ...store.diagnosis.claims import Holder
 from ...store.diagnosis.documents import FullDocument
 from ...store.diagnosis.follow_ups import Owed
 from ...store.diagnosis.indexes import Indexes, Plan
-from ...store.diagnosis.jobs import BadSchedule, TroubledJob
+from ...store.diagnosis.jobs import BadSchedule, Troubled
 from ...store.diagnosis.server import Connections, Server
 
 
@@ -65,6 +65,7 @@ class JobFacts:
         paused: The names that are paused.
         holders: Who holds running jobs.
         backlogs: Pending jobs by name.
+        unused: The name that was asked for, if no job has it.
         troubled: Jobs that died, or failed again and again.
         schedules: Those that cannot be understood.
         owed: Jobs that ended a while ago and still owe a follow-up.
@@ -77,7 +78,8 @@ class JobFacts:
     paused: frozenset[str] = frozenset()
     holders: Sequence[Holder] = ()
     backlogs: Sequence[Backlog] = ()
-    troubled: Sequence[TroubledJob] = ()
+    unused: str | None = None
+    troubled: Troubled = field(default_factory=Troubled)
     schedules: Sequence[BadSchedule] = ()
     owed: Sequence[Owed] = ()
     full: Sequence[FullDocument] = ()

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
+from ...store.diagnosis.limits import Count
+
 
 class Severity(StrEnum):
     """How much a finding matters. All but notes make the exit status 1."""
@@ -45,6 +47,14 @@ class Finding:
 
     kind: Kind
     fields: Mapping[str, Any]
+
+    @property
+    def as_json(self) -> dict[str, Any]:
+        """The values; a count is a number, and `is_capped` beside it has whether there may be more."""
+        counts = {name: value for name, value in self.fields.items() if isinstance(value, Count)}
+        numbers = {name: count.number for name, count in counts.items()}
+        is_capped = {"is_capped": any(count.is_capped for count in counts.values())} if counts else {}
+        return {**self.fields, **numbers, **is_capped}
 
     @property
     def sentence(self) -> str:
@@ -168,8 +178,8 @@ MISSING_INDEX: Final = _kind(
     "missing-index",
     Severity.PROBLEM,
     "The index {index} is missing.",
-    "Start a worker, or call `Monque(db).sync.enqueue(...)`: both create it, unless `skip_index_creation` is set. On "
-    "a large collection, do so at a quiet time.",
+    "Run `trio-monque indexes --create`: on a large collection at a quiet time, with `--operation-timeout 1h`. A "
+    "worker creates it at its start, too, unless `skip_index_creation` is set.",
 )
 OTHER_DEFINITION: Final = _kind(
     "other-index-definition",
@@ -190,13 +200,13 @@ NODE_INDEXES: Final = _kind(
     Severity.NOTE,
     "The collection has {count} indexes of Monque for Node: with all ten, a claim and its end cost the server more "
     "than twice as much.",
-    "If no Node program uses this collection any more, drop them: {names}.",
+    "If no Node program uses this collection any more, run `trio-monque indexes --drop-node`. It drops {names}.",
 )
 SURPLUS_INDEX: Final = _kind(
     "surplus-index",
     Severity.NOTE,
     "The index {index} belongs to neither this library nor Monque for Node, and makes every claim and its end dearer.",
-    "Drop it if no query of yours needs it.",
+    "If no query of yours needs it, run `trio-monque indexes --drop-surplus`.",
 )
 UNIQUE_INDEX: Final = _kind(
     "unique-index",
@@ -230,7 +240,7 @@ NO_INSTANCE: Final = _kind(
     "no-instance",
     Severity.WARNING,
     "No instance is alive, so no job runs. Pending jobs: {pending}.",
-    "Start a worker process: trio-monque run MODULE:ATTRIBUTE.",
+    "Start a worker process: `trio-monque run MODULE:ATTRIBUTE`.",
 )
 DEAD_INSTANCE: Final = _kind(
     "dead-instance",
@@ -279,13 +289,20 @@ UNKNOWN_NAME: Final = _kind(
     "unknown-name",
     Severity.PROBLEM,
     "No live instance runs the name {name!r}{suggestion}. Pending jobs of it: {pending}.",
-    "Start a worker for it. If the name is misspelt, correct it where the jobs are enqueued, and cancel these.",
+    "Start a worker for it: `trio-monque run MODULE:ATTRIBUTE`. If the name is misspelt, correct it where the jobs "
+    "are enqueued, and drop these: `trio-monque cancel --name {quoted}`.",
+)
+NO_SUCH_NAME: Final = _kind(
+    "no-such-name",
+    Severity.WARNING,
+    "No job has the name {name!r}, and no live instance runs it{suggestion}.",
+    "Check NAME and --collection: `trio-monque stats` lists the names that have jobs.",
 )
 PAUSED_NAME: Final = _kind(
     "paused-name",
     Severity.WARNING,
     "The name {name!r} is paused. Due jobs of it: {due}.",
-    "Resume it when its jobs may run: `await monque.resume({name!r})`.",
+    "Resume it when its jobs may run: `trio-monque resume {quoted}`.",
 )
 BACKLOG: Final = _kind(
     "backlog",
@@ -297,15 +314,26 @@ BACKLOG: Final = _kind(
 POISON_JOB: Final = _kind(
     "poison-job",
     Severity.PROBLEM,
-    "Job {job} of the name {name!r} ({status}) may kill its process: {deaths} claims on it in a row died.",
-    "Look at what the job does to its process: memory, native code, a call that exits. Then retry it, or delete it. "
-    "After `max_rescues` deaths it is `failed` by itself.",
+    "Jobs of the name {name!r} ({status}) that may kill their process: {count}. Claims on one of them died {deaths} "
+    "times in a row (for example job {job}).",
+    "Look at one: `trio-monque show {job}`. Then look at what the job does to its process: memory, native code, a "
+    "call that exits. When that is repaired, `trio-monque retry {job}` lets it run again; `trio-monque delete {job}` "
+    "drops it. After `max_rescues` deaths it is `failed` by itself.",
 )
 FAILING_JOB: Final = _kind(
     "failing-job",
     Severity.WARNING,
-    "Job {job} of the name {name!r} ({status}) has failed {failures} times in a row, last with: {reason}",
-    "Repair what the error names, and then retry the job if it is `failed`; or cancel or delete it.",
+    "Jobs of the name {name!r} that failed {failures} times in a row or more, and will be tried again: {count}, one "
+    "of them (job {job}) with: {reason}",
+    "Look at one: `trio-monque show {job}`. Repair what the error names, or drop the job: `trio-monque cancel {job}`.",
+)
+FAILED_JOBS: Final = _kind(
+    "failed-jobs",
+    Severity.WARNING,
+    "Jobs of the name {name!r} that failed for good within the last day: {count}, one of them (job {job}) with: "
+    "{reason}",
+    "Look at one: `trio-monque show {job}`. Repair what the error names, and let them run again: `trio-monque retry "
+    "--name {quoted} --status failed`.",
 )
 RESCUED_JOBS: Final = _kind(
     "rescued-jobs",
@@ -324,27 +352,36 @@ OWED_FOLLOW_UPS: Final = _kind(
 BAD_SCHEDULE: Final = _kind(
     "bad-schedule",
     Severity.PROBLEM,
-    "The schedule of job {job} of the name {name!r} ({status}) cannot be understood: {problem}",
-    "Declare the schedule again with a right line, and cancel or delete this job: it fails when its next occurrence "
-    "is to be computed.",
+    "Schedules of the name {name!r} ({status}) that cannot be understood: {count} (for example job {job}): {problem}",
+    "Drop it: `trio-monque delete {job}`, and declare it again with a right line. Until then it fails when its next "
+    "occurrence is to be computed.",
+)
+UNKNOWN_ZONE: Final = _kind(
+    "unknown-time-zone",
+    Severity.WARNING,
+    "Schedules of the name {name!r} ({status}) whose time zone this machine does not know: {count} (for example job "
+    "{job}): {problem}",
+    "Schedulers on a machine that does not know the zone leave the job to others. Install the package tzdata on it "
+    "('pip install tzdata'), or declare the schedule again with another zone.",
 )
 BROKEN_DOCUMENT: Final = _kind(
     "broken-document",
     Severity.PROBLEM,
-    "Document {document} cannot be run: {problem}.",
-    "Repair the document or delete it. Until then schedulers skip it; they look at it again every minute.",
+    "Documents that cannot be run: {count}, for example {document}: {problem}.",
+    "Look at it: `trio-monque show --raw ID`. Repair them or delete them. Until then schedulers skip them; "
+    "they look at them again every minute.",
 )
 OVERSIZED_DOCUMENT: Final = _kind(
     "oversized-document",
     Severity.PROBLEM,
-    "Job {job} of the name {name!r} has {size} bytes, and leaves no room for a claim: it never runs.",
-    "Store its data elsewhere (a file, GridFS) and enqueue a reference to it; delete this job.",
+    "Jobs of the name {name!r} without room for a claim, which never run: {count}. Job {job} has {size} bytes.",
+    "Delete it: `trio-monque delete {job}`. Store its data elsewhere (a file, GridFS) and enqueue a reference to it.",
 )
 NEARLY_FULL_DOCUMENT: Final = _kind(
     "nearly-full-document",
     Severity.WARNING,
-    "Job {job} of the name {name!r} has {size} of 16,777,216 bytes: its result or its errors may not fit.",
-    "Store its data elsewhere (a file, GridFS) and enqueue a reference to it.",
+    "Jobs of the name {name!r} whose result or errors may not fit: {count}. Job {job} has {size} of 16,777,216 bytes.",
+    "Store their data elsewhere (a file, GridFS) and enqueue a reference to it.",
 )
 
 # --- The doctor itself ---

@@ -20,6 +20,7 @@ from ...jobs.job import Job, JobStatus
 from ...jobs.job_query import JobFilter, JobSort
 from ...jobs.job_selector import JobSelector, Selection
 from ...log import logger_of
+from ...process_signals import Repeats
 from ...store.job_json import job_as_json
 from ...store.selection_counts import SelectionCount, count_selected
 from ..confirmation import confirm, require_terminal
@@ -161,7 +162,11 @@ def _signals() -> Iterator[list[int]]:
     """Collect signals: the first Ctrl-C or SIGTERM ends the action after its batch, the second one at once."""
     came: list[int] = []
 
+    repeats = Repeats()
+
     def note(number: int, frame: FrameType | None) -> None:
+        if repeats.is_repeat(number):
+            return
         came.append(number)
         if len(came) > 1:
             raise KeyboardInterrupt

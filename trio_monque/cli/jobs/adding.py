@@ -1,4 +1,4 @@
-"""`trio-monque enqueue`, `schedule` and `preview`."""
+"""`trio-monque enqueue` and `schedule`."""
 
 from __future__ import annotations
 
@@ -7,27 +7,24 @@ from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, TypeVar
-from zoneinfo import ZoneInfo
 
 import click
 
 from ...client import enqueue as enqueuing
 from ...client import schedules
 from ...client.operation import Operation
-from ...clock import wall_clock
 from ...errors import InvalidCronError
 from ...jobs import schedule_preview
-from ...jobs.cron import MOST_OCCURRENCES
 from ...jobs.enqueued import ON_CONFLICT
 from ...jobs.job import Job
 from ...jobs.new_job import ON_EXHAUSTED
-from ...jobs.schedule_preview import SchedulePreview
-from ...store.job_json import iso, job_as_json, value_from_json
+from ...store.job_json import job_as_json, value_from_json
 from ..exit_statuses import SUCCEEDED
-from ..output import due, moment, print_columns, print_json, warn
+from ..output import due, print_json, warn
 from ..parameters import FROM_NOW, JSON, LENGTH, PAIR, When
 from .access import JobsAccess, invalid_options, jobs_options
 from .name_warnings import warn_about
+from .preview import print_runs
 
 R = TypeVar("R")
 
@@ -39,11 +36,6 @@ Examples:
   trio-monque enqueue report --at 2h --unique-key daily --meta tenant=acme
   trio-monque enqueue index --unique-key index --on-conflict debounce --at 10s --max-wait 5m
   trio-monque enqueue import --data-file order.json
-"""
-_PREVIEW_EXAMPLES: Final = """\b
-Examples:
-  trio-monque preview '0 9 * * 1-5' --timezone Europe/Berlin
-  trio-monque preview @monthly --count 3
 """
 _SCHEDULE_EXAMPLES: Final = """\b
 Examples:
@@ -193,35 +185,6 @@ def schedule(
     return SUCCEEDED
 
 
-@click.command(short_help="Say what a cron expression means.", epilog=_PREVIEW_EXAMPLES)
-@click.argument("cron")
-@click.option("--timezone", default="UTC", metavar="ZONE", help="The time zone of CRON. (default: UTC)")
-@click.option(
-    "--count", type=click.IntRange(1, MOST_OCCURRENCES), default=5, metavar="N", help="Show N runs. (default: 5)"
-)
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def preview(cron: str, *, timezone: str, count: int, as_json: bool) -> int:
-    """Say what CRON means, in words and as its next runs, by the clock of this machine. Needs no database."""
-    found = schedule_preview.preview(cron, timezone, count, wall_clock())
-    if as_json:
-        runs = [iso(run) for run in found.runs]
-        print_json(
-            {
-                "expression": found.expression,
-                "timezone": found.timezone,
-                "description": found.description,
-                "runs": runs,
-                "warnings": list(found.warnings),
-            }
-        )
-    else:
-        click.echo(found.description)
-        _print_runs(found)
-        for warning in found.warnings:
-            warn(f"warning: {warning}")
-    return SUCCEEDED
-
-
 # --- What was given ---
 
 
@@ -269,13 +232,4 @@ def _print_schedule(job: Job, now: datetime, *, is_new: bool, is_kept: bool) -> 
         warn(f"warning: {error}")
         return
     click.echo(found.description)
-    _print_runs(found)
-
-
-def _print_runs(found: SchedulePreview) -> None:
-    if found.timezone == "UTC":
-        print_columns([["UTC"], *([moment(run)] for run in found.runs)])
-        return
-    zone = ZoneInfo(found.timezone)
-    rows = [[moment(run), f"{run.astimezone(zone):%Y-%m-%d %H:%M:%S%z}"] for run in found.runs]
-    print_columns([["UTC", found.timezone], *rows])
+    print_runs(found)

@@ -8,6 +8,8 @@ import click
 
 from ...jobs.instance import MOST_NAMES, Instance
 from ...safe_text import one_line
+from ...store.diagnosis.claims import numbers_held
+from ...store.diagnosis.limits import Count
 from ...store.job_json import iso
 from ..exit_statuses import SUCCEEDED
 from ..output import print_json, print_records, since
@@ -25,12 +27,16 @@ Examples:
 def instances(access: JobsAccess) -> int:
     """List the scheduler instances that work on these jobs, each as of its last heartbeat, and the paused names.
 
+    `held` counts the running jobs themselves: it is right before the first heartbeat, and for a process that died.
+    The numbers behind the names are those of the last heartbeat.
+
     An instance that ended in order has no entry. One that is dead keeps its entry until another instance removes it.
     Monque for Node works without entries.
     """
     found, paused = access.client.instances(), access.client.paused()
+    held = numbers_held(access.jobs)
     if access.as_json:
-        print_json({"instances": [_as_json(one) for one in found], "paused": paused})
+        print_json({"instances": [_as_json(one, held.get(one.id, Count())) for one in found], "paused": paused})
         return SUCCEEDED
     now = access.now()
     print_records(
@@ -40,7 +46,7 @@ def instances(access: JobsAccess) -> int:
                 "state": _state(one),
                 "heartbeat": since(one.last_heartbeat, now),
                 "started": since(one.started_at, now),
-                "held": one.held,
+                "held": str(held.get(one.id, Count())),
                 "pid": str(one.pid),
                 "host": one_line(one.host),
                 "version": one.version,
@@ -70,9 +76,11 @@ def _names(one: Instance) -> str:
     )
 
 
-def _as_json(one: Instance) -> dict[str, object]:
+def _as_json(one: Instance, held: Count) -> dict[str, object]:
     return {
         **{name: value for name, value in vars(one).items() if name != "incarnation"},
+        "held": held.number,
+        "is_capped": held.is_capped,
         "state": _state(one),
         "started_at": iso(one.started_at),
         "last_heartbeat": iso(one.last_heartbeat),

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from time import sleep
 from typing import Final
 
 import click
 
-from ...errors import MonqueConnectionError
+from ...errors import InvalidOptionError, MonqueConnectionError
 from ...jobs.cursors import ORDERS
 from ...jobs.job import Job, JobStatus
 from ...jobs.job_query import JobFilter
 from ...jobs.views import QueueDepth
 from ...safe_text import one_line
-from ...store.job_json import job_as_json
-from ...store.queries import count_due_before
+from ...store.job_json import job_as_json, value_as_json, value_from_json
+from ...store.queries import count_due_before, raw_documents
+from ...store.types import ObjectId
 from ..exit_statuses import CHECK_FAILED, SUCCEEDED
 from ..output import duration, moment, print_json, print_records, since, warn
 from ..parameters import LENGTH
@@ -40,6 +42,7 @@ _EXAMPLES_OF_SHOW: Final = """\b
 Examples:
   trio-monque show 65f1c0ffee0123456789abcd
   trio-monque show 65f1c0ffee0123456789abcd --json
+  trio-monque show --raw '"order-17"'
 """
 _EXAMPLES_OF_STATS: Final = """\b
 Examples:
@@ -90,7 +93,7 @@ def jobs(access: JobsAccess, selection: GivenSelection, *, sort: str | None, lim
         }
         for job in page.jobs
     ]
-    print_records(records, f"no such job in {access.name}{' so far' if following else ''}")
+    print_records(records, f"no such job in {access.name}{' so far' if following else ''}", kept=3)
     if following:
         warn(f"more: --cursor {following}")
     return SUCCEEDED
@@ -107,14 +110,19 @@ def _default_order(chosen: JobFilter) -> str:
 
 @click.command(short_help="Show one job, and why it does not run now.", epilog=_EXAMPLES_OF_SHOW)
 @click.argument("job_id", metavar="ID")
+@click.option(
+    "--raw", is_flag=True, help="Print the document as extended JSON, also if it is not a job. ID may be JSON."
+)
 @jobs_options
-def show(access: JobsAccess, *, job_id: str) -> int:
+def show(access: JobsAccess, *, job_id: str, raw: bool) -> int:
     """Show a job: its data, dates and results, the tracebacks of its last failures, and why it does not run now.
 
     With --json, `why` has the sentences, and data and results are extended JSON.
 
     Exit status: 0 if there is such a job, 1 if not, 2 if it could not be looked for.
     """
+    if raw:
+        return _show_raw(access, job_id)
     job = access.client.get_job(job_id)
     if job is None:
         warn(f"no job {one_line(job_id)} in {access.name}")
@@ -124,6 +132,20 @@ def show(access: JobsAccess, *, job_id: str) -> int:
         print_json({**job_as_json(job), "why": sentences})
     else:
         print_job(job, access.now(), sentences)
+    return SUCCEEDED
+
+
+def _show_raw(access: JobsAccess, text: str) -> int:
+    """Print the document whose id is this text: 24 digits, extended JSON, or the text itself."""
+    ids: list[object] = [ObjectId(text)] if ObjectId.is_valid(text) else []
+    with suppress(InvalidOptionError):
+        ids.append(value_from_json(text))
+    found = raw_documents(access.jobs, [*ids, text])
+    if not found:
+        warn(f"no document {one_line(text)} in {access.name}")
+        return CHECK_FAILED
+    for document in found:
+        print_json(value_as_json(document))
     return SUCCEEDED
 
 

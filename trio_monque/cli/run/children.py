@@ -11,6 +11,7 @@ from typing import Any, Final
 import trio
 
 from ...log import logger_of
+from ...process_signals import WithoutRepeats
 from ..exit_statuses import FAILED
 from .child_process import ChildProcess, start_child
 from .health import HealthReport, ProcessReport, report_of_processes
@@ -44,9 +45,9 @@ class Children:
 
     @contextmanager
     def signals_received(self) -> Iterator[AsyncIterator[int]]:
-        """Receive SIGTERM and SIGINT, for `pass_on`."""
+        """Receive SIGTERM and SIGINT, for `pass_on`. Repeats count once."""
         with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-            yield signals
+            yield WithoutRepeats(signals)
 
     async def pass_on(self, signals: AsyncIterator[int]) -> None:
         """Pass on each signal, until cancelled."""

@@ -42,7 +42,9 @@ Examples:
 @connection_options
 @click.option("--only", multiple=True, metavar="NAME", help="Run jobs of this name only. May be repeated.")
 @click.option("--except", "without", multiple=True, metavar="NAME", help="Do not run jobs of this name.")
-@click.option("--loop", type=click.Choice(LOOPS), default="trio", help="The event loop of async handlers.")
+@click.option(
+    "--loop", type=click.Choice(LOOPS), help="The event loop of async handlers. (default: that of the workers, or trio)"
+)
 @click.option(
     "--processes",
     type=click.IntRange(1),
@@ -76,7 +78,7 @@ def run(
     targets: tuple[str, ...],
     only: tuple[str, ...],
     without: tuple[str, ...],
-    loop: str,
+    loop: str | None,
     processes: int | None,
     reload: bool,
     health: Address | None,
@@ -137,5 +139,5 @@ def _reloader(children: Children, targets: tuple[str, ...]) -> Reloader:
     except ModuleNotFoundError as error:
         if error.name != "watchfiles":
             raise
-        raise MonqueError('--reload needs watchfiles: python -m pip install "trio-monque[cli]"') from None
+        raise MonqueError("--reload needs watchfiles: python -m pip install watchfiles") from None
     return Reloader(children, folders_of(targets))

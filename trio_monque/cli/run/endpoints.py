@@ -79,5 +79,5 @@ def _metrics() -> Any:
     except ModuleNotFoundError as error:
         if error.name != "prometheus_client":
             raise
-        raise MonqueError('--metrics needs prometheus_client: python -m pip install "trio-monque[metrics]"') from None
+        raise MonqueError("--metrics needs prometheus_client: python -m pip install prometheus_client") from None
     return metrics

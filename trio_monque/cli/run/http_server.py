@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from socket import AF_INET, AF_INET6
+from socket import AF_INET, AF_INET6, SHUT_RDWR, socket
 from socketserver import TCPServer, ThreadingMixIn
 from typing import TYPE_CHECKING, Any, Final
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
@@ -24,7 +25,26 @@ logger = logger_of("cli")
 
 _LOOPBACK: Final = "127.0.0.1"
 _END_WITHIN: Final = 0.25
-"""Seconds between two looks of the server at whether it should end."""
+"""Seconds between two looks of the server at whether it should end, and at which connections are over their time."""
+
+MOST_CONNECTIONS: Final = 32
+"""At a time; each has a thread. Kubernetes and Prometheus need two or three."""
+
+_WAITING_CONNECTIONS: Final = 1024
+"""The backlog: connections that the kernel holds until they are accepted. Linux caps it with `net.core.somaxconn`."""
+
+RECEIVED_WITHIN: Final = 5.0
+"""Seconds for the whole request of a client: a byte now and then does not extend it."""
+
+_ANSWERED_WITHIN: Final = 30.0
+"""Seconds from the connection to the end of the answer. Collectors of the targets may be slow, and so may clients."""
+
+_ROOM_WITHIN: Final = 1.0
+"""Seconds in which the thread of a connection that was closed ends."""
+
+_BUSY: Final = (
+    b"HTTP/1.0 503 Service Unavailable\r\nContent-Type: text/plain\r\nContent-Length: 21\r\n\r\ntoo many connections\n"
+)
 
 
 @dataclass(frozen=True)
@@ -79,7 +99,7 @@ def served(pages: Mapping[str, WSGIApplication], address: Address, option: str) 
         MonqueError: It cannot listen at the address; names the option.
     """
     try:
-        server = _Server(pages, address)
+        server = PagesServer(pages, address)
     except OSError as error:
         reason = error.strerror or error
         raise MonqueError(f"cannot listen at {address} for {option}: {reason}; choose another address") from None
@@ -96,12 +116,64 @@ def served(pages: Mapping[str, WSGIApplication], address: Address, option: str) 
             thread.join()
 
 
-class _Server(ThreadingMixIn, WSGIServer):
+class _Connections:
+    """The connections of a server, in the order of their beginning. Any of its threads may use them."""
+
+    def __init__(self) -> None:
+        # Writers: the thread that accepts adds and closes; the thread of a connection marks and removes its own.
+        self._began_at: dict[socket, float] = {}
+        self._receiving: set[socket] = set()
+        self._changed = threading.Condition()
+
+    def add(self, connection: socket) -> bool:
+        """Count a connection; for room, close the oldest one whose request has not come. False if there is no room."""
+        with self._changed:
+            if len(self._began_at) >= MOST_CONNECTIONS:
+                silent = next((one for one in self._began_at if one in self._receiving), None)
+                if silent is None:
+                    return False
+                _wake(silent)
+                if not self._changed.wait_for(lambda: len(self._began_at) < MOST_CONNECTIONS, _ROOM_WITHIN):
+                    return False
+            self._began_at[connection] = time.monotonic()
+            self._receiving.add(connection)
+            return True
+
+    def received(self, connection: socket) -> None:
+        """Its request has come."""
+        with self._changed:
+            self._receiving.discard(connection)
+
+    def remove(self, connection: socket) -> None:
+        """It ends."""
+        with self._changed:
+            self._began_at.pop(connection, None)
+            self._receiving.discard(connection)
+            self._changed.notify_all()
+
+    def close_late_ones(self) -> None:
+        """End the connections that are over their time."""
+        now = time.monotonic()
+        with self._changed:
+            for connection, began_at in self._began_at.items():
+                if now - began_at >= (RECEIVED_WITHIN if connection in self._receiving else _ANSWERED_WITHIN):
+                    _wake(connection)
+
+
+def _wake(connection: socket) -> None:
+    """Let its thread meet the end of the connection. Only that thread closes it: file descriptors are used again."""
+    with suppress(OSError):  # The client has left.
+        connection.shutdown(SHUT_RDWR)
+
+
+class PagesServer(ThreadingMixIn, WSGIServer):
     daemon_threads = True
+    request_queue_size = _WAITING_CONNECTIONS
 
     def __init__(self, pages: Mapping[str, WSGIApplication], address: Address) -> None:
         self.address_family = AF_INET6 if ":" in address.host else AF_INET
         self._pages = pages
+        self.connections = _Connections()
         super().__init__((address.host, address.port), _RequestHandler)
         self.set_app(self._answer)
 
@@ -110,6 +182,21 @@ class _Server(ThreadingMixIn, WSGIServer):
         TCPServer.server_bind(self)
         self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
         self.setup_environ()
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if self.connections.add(request):
+            super().process_request(request, client_address)
+        else:
+            with suppress(OSError):
+                request.send(_BUSY)
+            self.shutdown_request(request)
+
+    def shutdown_request(self, request: Any) -> None:
+        self.connections.remove(request)
+        super().shutdown_request(request)
+
+    def service_actions(self) -> None:
+        self.connections.close_late_ones()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         # A client that left, or sent nothing in time.
@@ -126,7 +213,13 @@ class _Server(ThreadingMixIn, WSGIServer):
 
 
 class _RequestHandler(WSGIRequestHandler):
-    timeout = 5.0  # Seconds, for each read: a client that sends nothing does not keep its thread.
+    server: PagesServer
+    timeout = _ANSWERED_WITHIN  # Of each read and write; the server looks at the whole.
+
+    def parse_request(self) -> bool:
+        is_request = super().parse_request()
+        self.server.connections.received(self.connection)
+        return is_request
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  # The name is that of the base class.
         logger.debug("%s asked: %s", self.address_string(), format % args)

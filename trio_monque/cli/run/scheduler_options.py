@@ -39,6 +39,7 @@ OFFERED: Final = (
     "max_backoff_delay",
     "retry_jitter",
     "store_tracebacks",
+    "full_tracebacks",
     "skip_index_creation",
 )
 """In the order of the help. The others are for programs, not for operators, or are not plain values."""

@@ -12,8 +12,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
+from ...checks import signature_of
 from ...errors import MonqueError
-from ...scheduler.workers import Workers
+from ...scheduler.workers import Workers, loop_of_all
 from ..tracebacks import UserCodeError
 
 _EXPECTED: Final = "a Workers, or a function or async context manager that gives Workers or (Workers, resources)"
@@ -95,6 +96,18 @@ def load_target(name: str) -> Target:
     return Target(name, value)
 
 
+def declared_loop(targets: Sequence[Target]) -> str | None:
+    """Return the event loop that the targets declare, as far as they are Workers; None if none does.
+
+    A function is called on the loop, so what it gives is known too late. If that declares another loop, the scheduler
+    refuses to start, and names `--loop`.
+
+    Raises:
+        MonqueError: They declare two.
+    """
+    return loop_of_all([target.value for target in targets if isinstance(target.value, Workers)])
+
+
 async def workers_of_all(targets: Sequence[Target], stack: AsyncExitStack) -> Workers[Any]:
     """Return the workers of all targets, those of each with the resources of their target.
 
@@ -124,7 +137,7 @@ async def workers_of_all(targets: Sequence[Target], stack: AsyncExitStack) -> Wo
 async def _workers_of(target: Target, stack: AsyncExitStack) -> Workers[Any]:
     given = target.value
     if not isinstance(given, Workers):
-        _check_usable(target)
+        check_usable(target)
         try:
             given = given() if callable(given) else given
             if inspect.isawaitable(given):
@@ -141,14 +154,14 @@ async def _workers_of(target: Target, stack: AsyncExitStack) -> Workers[Any]:
     raise MonqueError(f"{target.name} gives a value of type {type(given).__name__}: it must be {_EXPECTED}")
 
 
-def _check_usable(target: Target) -> None:
+def check_usable(target: Target) -> None:
     """Raise MonqueError for a value that cannot give workers, such as a web application or a handler."""
     if isinstance(target.value, AbstractAsyncContextManager):
         return
     problem = f"is a value of type {type(target.value).__name__}"
     if callable(target.value):
         try:
-            inspect.signature(target.value).bind()
+            signature_of(target.value).bind()
             return
         except ValueError:  # Some builtins have no signature.
             return

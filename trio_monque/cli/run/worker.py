@@ -13,12 +13,13 @@ import anyio
 
 from ...errors import MonqueError
 from ...options_and_defaults import SchedulerOptions
+from ...process_signals import default_signals_in_children
 from ...scheduler.events_and_report import SchedulerReport
 from ...scheduler.signals import run_until_signalled
 from ...store.types import Database
 from ..connection import Connection
 from ..exit_statuses import CHECK_FAILED, SUCCEEDED
-from .target import Selection, Target, load_target, workers_of_all
+from .target import Selection, Target, declared_loop, load_target, workers_of_all
 from .worker_state import WorkerState
 
 
@@ -30,14 +31,14 @@ class Work:
         targets: As they were given: `package.module:attribute`.
         selection: Which of their workers.
         connection: The database.
-        loop: The event loop of async handlers: trio, asyncio or uvloop.
+        loop: The event loop of async handlers: trio, asyncio or uvloop; None for the one that the workers declare.
         options: The options of the scheduler that were given.
     """
 
     targets: tuple[str, ...]
     selection: Selection
     connection: Connection
-    loop: str
+    loop: str | None
     options: SchedulerOptions
 
 
@@ -49,10 +50,11 @@ def run_worker(work: Work, state: WorkerState) -> int:
         UserCodeError: A target raised.
         KeyboardInterrupt: A signal came before the scheduler had started, or after it had ended.
     """
-    with _sigterm_as_ctrl_c(), work.connection.open() as db:
+    with default_signals_in_children(), _sigterm_as_ctrl_c(), work.connection.open() as db:
         targets = [load_target(name) for name in work.targets]
-        backend = "trio" if work.loop == "trio" else "asyncio"
-        options = {"use_uvloop": True} if work.loop == "uvloop" else {}
+        loop = work.loop or declared_loop(targets) or "trio"
+        backend = "trio" if loop == "trio" else "asyncio"
+        options = {"use_uvloop": True} if loop == "uvloop" else {}
         report = anyio.run(partial(_run, work, targets, db, state), backend=backend, backend_options=options)
     return CHECK_FAILED if report.unfinished else SUCCEEDED
 

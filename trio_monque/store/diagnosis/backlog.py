@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Final
 
@@ -15,7 +15,7 @@ from ..commands import command, in_chunks
 from ..fields import FIELD
 from ..job_collection import JobCollection
 from ..queries import names_at_rest
-from .limits import briefly
+from .limits import Count, briefly
 
 MOST_NAMES: Final = 200
 """Names that are looked at: those that come first in the alphabet."""
@@ -24,6 +24,7 @@ MOST_COUNTED: Final = 100_000
 """Pending jobs of all names that are counted: a tenth of a second."""
 
 _NAMES_AT_ONCE: Final = 50
+_FIRST_DATE: Final = datetime.min.replace(tzinfo=UTC)
 _NAME, _STATUS, _DUE = FIELD["name"], FIELD["status"], FIELD["next_run_at"]
 
 
@@ -33,17 +34,15 @@ class Backlog:
 
     Attributes:
         name: The name.
-        pending: How many there are, the earliest ones first; a lower bound if `is_capped`.
+        pending: How many there are, the earliest ones first. Broken documents without a due date are left out.
         due: How many of these are due.
-        oldest: When the first one is or was due; None if its date is not a date.
-        is_capped: There are more than were counted.
+        oldest: When the first one is or was due.
     """
 
     name: str
-    pending: int
-    due: int
-    oldest: datetime | None
-    is_capped: bool = False
+    pending: Count
+    due: Count
+    oldest: datetime
 
 
 @command("look for the names of pending jobs", writes=False)
@@ -67,16 +66,17 @@ def backlogs(jobs: JobCollection, names: Sequence[str], now: datetime) -> Sequen
 
 
 def _of_name(name: str, most: int, now: datetime) -> list[dict[str, Any]]:
-    is_due = {"$and": [{"$eq": [{"$type": f"${_DUE}"}, "date"]}, {"$lte": [f"${_DUE}", now]}]}
+    # The range is one of dates only. A broken document without a date sorts before all jobs, and would pass for the
+    # oldest one.
     return [
-        {"$match": {_NAME: name, _STATUS: JobStatus.PENDING.value}},
+        {"$match": {_NAME: name, _STATUS: JobStatus.PENDING.value, _DUE: {"$gte": _FIRST_DATE}}},
         {"$sort": {_DUE: 1}},
         {"$limit": most + 1},
         {
             "$group": {
                 "_id": {"$literal": name},
                 "pending": {"$sum": 1},
-                "due": {"$sum": {"$cond": [is_due, 1, 0]}},
+                "due": {"$sum": {"$cond": [{"$lte": [f"${_DUE}", now]}, 1, 0]}},
                 "oldest": {"$first": f"${_DUE}"},
             }
         },
@@ -84,11 +84,9 @@ def _of_name(name: str, most: int, now: datetime) -> list[dict[str, Any]]:
 
 
 def _backlog(row: Mapping[str, Any], most: int) -> Backlog:
-    oldest = row["oldest"]
     return Backlog(
         name=row["_id"],
-        pending=min(row["pending"], most),
-        due=min(row["due"], most),
-        oldest=oldest if isinstance(oldest, datetime) else None,
-        is_capped=row["pending"] > most,
+        pending=Count.up_to(row["pending"], most),
+        due=Count.up_to(row["due"], most),
+        oldest=row["oldest"],
     )

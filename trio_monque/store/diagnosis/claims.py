@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from bson import ObjectId
 
@@ -16,13 +16,19 @@ from ...jobs.instance import is_alive
 from ...jobs.job import Job
 from ...jobs.rescue_policy import lease_of
 from .. import indexes
+from ..codec import LENIENT
 from ..commands import command
+from ..fields import FIELD
 from ..job_collection import JobCollection
 from ..rescuing import CLAIM_VIEW, CLAIMED, IN_ORDER
-from .limits import briefly
+from .limits import Count, briefly
 
 MOST_CLAIMS: Final = 5_000
 """Running jobs that are looked at: some 50 ms of the server's time."""
+
+
+MOST_HELD: Final = 100_000
+"""Running jobs that are counted by their holders."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,8 +48,8 @@ class Holder:
 
     instance_id: str | None
     is_ours: bool
-    held: int
-    silent: int
+    held: Count
+    silent: Count
     silent_since: datetime | None
     lease: float
     example: ObjectId
@@ -51,30 +57,54 @@ class Holder:
 
 
 @command("look at the running jobs", writes=False)
-def look_at_claims(jobs: JobCollection, now: datetime) -> Sequence[Holder]:
-    """Return the holders of running jobs, of at most MOST_CLAIMS jobs. Needs the index for running jobs."""
+def look_at_claims(jobs: JobCollection, now: datetime, name: str | None = None) -> Sequence[Holder]:
+    """Return the holders of MOST_CLAIMS running jobs at most, of one name or of all. Needs the index `HELD`."""
+    of_name = {} if name is None else {FIELD["name"]: name}
     found = jobs.decoded(
         lambda collection: indexes.hinted(
             indexes.HELD,
             lambda hint: briefly(
-                partial(collection.find, CLAIMED, CLAIM_VIEW, sort=IN_ORDER, limit=MOST_CLAIMS, hint=hint)
+                partial(
+                    collection.find,
+                    {**CLAIMED, **of_name},
+                    CLAIM_VIEW,
+                    sort=IN_ORDER,
+                    limit=MOST_CLAIMS,
+                    hint=hint,
+                )
             ),
         )
     )
     by_holder: dict[tuple[str | None, bool], list[Job]] = defaultdict(list)
     for job in found:
         by_holder[job.claimed_by, is_ours(job)].append(job)
-    return [_holder(key[0], held, now) for key, held in by_holder.items()]
+    is_capped = len(found) >= MOST_CLAIMS
+    return [_holder(key[0], held, now, is_capped=is_capped) for key, held in by_holder.items()]
 
 
-def _holder(instance_id: str | None, held: Sequence[Job], now: datetime) -> Holder:
+@command("count the running jobs by their holders", writes=False)
+def numbers_held(jobs: JobCollection) -> Mapping[str, Count]:
+    """Return how many jobs each instance holds, of MOST_HELD running jobs at most. Reads the index `HELD` alone."""
+    holder = FIELD["claimed_by"]
+    steps: list[dict[str, Any]] = [
+        {"$match": CLAIMED},
+        {"$limit": MOST_HELD + 1},
+        {"$group": {"_id": f"${holder}", "count": {"$sum": 1}}},
+    ]
+    collection = jobs.collection.with_options(codec_options=LENIENT)
+    rows = indexes.hinted(indexes.HELD, lambda hint: list(collection.aggregate(steps, **indexes.hinting(hint))))
+    is_capped = sum(row["count"] for row in rows) > MOST_HELD
+    return {row["_id"]: Count(row["count"], is_capped) for row in rows if isinstance(row["_id"], str)}
+
+
+def _holder(instance_id: str | None, held: Sequence[Job], now: datetime, *, is_capped: bool) -> Holder:
     silent = sorted((sign for job in held if (sign := _silent_since(job, now)) is not None), key=lambda one: one[0])
     since, job = silent[0] if silent else (None, held[0])
     return Holder(
         instance_id=instance_id,
         is_ours=is_ours(held[0]),
-        held=len(held),
-        silent=len(silent),
+        held=Count(len(held), is_capped),
+        silent=Count(len(silent), is_capped),
         silent_since=since,
         lease=lease_of(job),
         example=job.id,

@@ -13,7 +13,7 @@ from ..codec import OWN_OPTIONS
 from ..commands import command
 from ..fields import FIELD
 from ..job_collection import JobCollection
-from .limits import briefly
+from .limits import Count, briefly
 
 MOST_READ: Final = 1000
 """Jobs that are read."""
@@ -25,27 +25,40 @@ class Owed:
 
     Attributes:
         name: The name.
-        count: How many; a lower bound if there are very many.
+        count: How many.
         since: When the first of them ended.
     """
 
     name: str
-    count: int
+    count: Count
     since: datetime
 
 
 @command("look for jobs that owe a follow-up", writes=False)
-def owed(jobs: JobCollection, before: datetime) -> Sequence[Owed]:
-    """Return the jobs that ended before a moment and owe a follow-up. Needs the index of follow-ups."""
+def owed(jobs: JobCollection, before: datetime, name: str | None = None) -> Sequence[Owed]:
+    """Return the jobs, of one name or of all, that ended before a moment and owe a follow-up. Needs their index."""
     ended = FIELD["updated_at"]
+    of_name = {} if name is None else {FIELD["name"]: name}
+    is_owing = {FIELD["follow_up"]: OWED, **of_name, FIELD["status"]: {"$in": [status.value for status in OWING]}}
     pipeline: list[dict[str, Any]] = [
-        {"$match": {FIELD["follow_up"]: OWED, FIELD["status"]: {"$in": [status.value for status in OWING]}}},
+        {"$match": is_owing},
         {"$limit": MOST_READ},
-        {"$match": {ended: {"$lt": before}}},
-        {"$group": {"_id": f"${FIELD['name']}", "count": {"$sum": 1}, "since": {"$min": f"${ended}"}}},
+        {
+            "$group": {
+                "_id": f"${FIELD['name']}",
+                "read": {"$sum": 1},
+                "count": {"$sum": {"$cond": [{"$lt": [f"${ended}", before]}, 1, 0]}},
+                "since": {"$min": f"${ended}"},
+            }
+        },
         {"$sort": {"_id": 1}},
     ]
     collection = jobs.collection.with_options(codec_options=OWN_OPTIONS)
     hint = indexes.name_of(indexes.FOLLOW_UPS)
     rows = briefly(lambda: collection.aggregate(pipeline, hint=hint))
-    return [Owed(name=str(row["_id"]), count=row["count"], since=row["since"]) for row in rows]
+    is_capped = sum(row["read"] for row in rows) >= MOST_READ
+    return [
+        Owed(name=str(row["_id"]), count=Count(row["count"], is_capped), since=row["since"])
+        for row in rows
+        if row["count"]
+    ]

@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from pymongo import WriteConcern
-
 from ...document_lock import Fence
 from ...safe_text import shown
 from ..commands import BY_ID, command
@@ -51,6 +49,10 @@ class DocumentEnd:
     def operation_timeout(self) -> float:
         return self.locked.operation_timeout
 
+    def hold(self, beat: datetime, session: ClientSession) -> None:
+        renewal = {"$max": {self.locked.at("until"): self.renewing(beat)}}
+        self.collection.update_one(_held(self.locked, self.id, self.fence()), renewal, hint=BY_ID, session=session)
+
     def write(self, _value: Any, session: ClientSession) -> bool:
         guard, update = filter_and_update(self.locked, Ending(self.id, self.fence(), self.update))
         return bool(self.collection.update_one(guard, update, hint=BY_ID, session=session).matched_count)
@@ -65,8 +67,11 @@ class DocumentEnd:
 
 @command("find out about a transaction")
 def _renew(locked: LockedCollection, document_id: object, until: datetime, fence: Fence) -> bool:
-    """Renew the lock; return whether it is held."""
+    """Renew the lock; return whether it is held. By a majority, as all writes to locks."""
     renewal = {"$max": {locked.at("until"): until}}
-    writer = locked.locks.with_options(write_concern=WriteConcern("majority"))
-    condition = {**locked.one(document_id), **locked.fenced(fence)}
-    return bool(writer.update_one(condition, renewal, hint=BY_ID).matched_count)
+    return bool(locked.locks.update_one(_held(locked, document_id, fence), renewal, hint=BY_ID).matched_count)
+
+
+def _held(locked: LockedCollection, document_id: object, fence: Fence) -> dict[str, Any]:
+    """The condition that this claim holds the lock."""
+    return {**locked.one(document_id), **locked.fenced(fence)}

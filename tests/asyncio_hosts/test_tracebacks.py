@@ -1,0 +1,137 @@
+"""Tracebacks of handlers begin at the handler, in logs and in documents, on every event loop."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import anyio
+import pytest
+
+from tests.asyncio_hosts.conftest import Run
+from trio_monque import Claim, RunningJob, Workers, open_scheduler, run_claims
+from trio_monque.store.types import Collection, Database
+
+HERE = "test_tracebacks.py"
+
+
+def fail() -> None:
+    raise ValueError("mine")
+
+
+async def from_async(job: RunningJob[Any]) -> None:
+    fail()
+
+
+def from_plain(job: RunningJob[Any]) -> None:
+    fail()
+
+
+async def from_nursery(job: RunningJob[Any]) -> None:
+    async def child() -> None:
+        fail()
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(child)
+
+
+async def from_cause(job: RunningJob[Any]) -> None:
+    try:
+        fail()
+    except ValueError as error:
+        raise KeyError("other") from error
+
+
+async def from_thread(job: RunningJob[Any]) -> None:
+    await anyio.to_thread.run_sync(fail)
+
+
+async def around(job: RunningJob[Any], run: Callable[[], Awaitable[None]]) -> None:
+    await run()
+
+
+HANDLERS = [from_async, from_plain, from_nursery, from_cause, from_thread]
+
+
+def first_frame(text: str) -> str:
+    """The first frame of the first traceback: of the cause, if there is one."""
+    return next(line for line in text.splitlines() if line.lstrip(" |+").startswith("File "))
+
+
+async def failed(db: Database, handler: Any, middleware: Any = (), **options: Any) -> dict[str, Any]:
+    workers = Workers(middleware=middleware)
+    workers.register("job", handler, max_attempts=1)
+    async with open_scheduler(db, workers, **options) as scheduler:
+        job = await scheduler.enqueue("job")
+        assert job.id is not None
+        with pytest.raises(Exception, match="mine|other|unhandled"):
+            await scheduler.wait_job(job.id)
+    document = db["monque_jobs"].find_one({"_id": job.id})
+    assert document is not None
+    error: dict[str, Any] = document["errors"][0]
+    return error
+
+
+def logged(caplog: pytest.LogCaptureFixture) -> str:
+    [record] = [one for one in caplog.records if "failed" in one.getMessage() and one.exc_info]
+    assert record.exc_info is not None
+    assert record.exc_info[1] is not None
+    return "".join(traceback.format_exception(record.exc_info[1]))
+
+
+@pytest.mark.parametrize("handler", HANDLERS, ids=lambda handler: str(handler.__name__))
+def test_traceback_begins_at_the_handler(
+    run: Run, db: Database, caplog: pytest.LogCaptureFixture, handler: Any
+) -> None:
+    stored: list[str] = []
+
+    async def main() -> None:
+        stored.append((await failed(db, handler))["traceback"])
+
+    run(main)
+    for text in (stored[0], logged(caplog)):
+        assert HERE in first_frame(text)
+        assert f"in {handler.__name__}" in text
+        assert "in fail" in text
+        assert "trio_monque/" not in text
+
+
+def test_middleware_counts_as_code_of_the_user(run: Run, db: Database) -> None:
+    stored: list[str] = []
+
+    async def main() -> None:
+        stored.append((await failed(db, from_async, [around]))["traceback"])
+
+    run(main)
+    assert first_frame(stored[0]).endswith("in around")
+
+
+def test_option_keeps_the_frames_before(run: Run, db: Database, caplog: pytest.LogCaptureFixture) -> None:
+    stored: list[str] = []
+
+    async def main() -> None:
+        stored.append((await failed(db, from_async, full_tracebacks=True))["traceback"])
+
+    run(main)
+    for text in (stored[0], logged(caplog)):
+        assert HERE not in first_frame(text)
+        assert "in from_async" in text
+
+
+@pytest.mark.parametrize("is_full", [False, True], ids=["cut", "full"])
+def test_log_of_claims_is_cut_in_the_same_way(
+    run: Run, things: Collection, caplog: pytest.LogCaptureFixture, is_full: bool
+) -> None:
+    things.insert_one({})
+
+    async def handle(claim: Claim[Any]) -> None:
+        fail()
+
+    async def main() -> None:
+        await run_claims(things, {}, handle, wait=False, max_attempts=1, full_tracebacks=is_full)
+
+    run(main)
+    text = logged(caplog)
+    assert "in handle" in text
+    assert (HERE in first_frame(text)) is not is_full

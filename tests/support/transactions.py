@@ -1,0 +1,55 @@
+"""What tests of transactions share: an account, its balance, how a job is stored, and commits whose answer is lost."""
+
+from __future__ import annotations
+
+import pytest
+from pymongo import errors as driver
+
+from trio_monque import Monque
+from trio_monque.jobs.job import Job
+from trio_monque.store.types import ClientSession, Collection
+
+
+def deposit(accounts: Collection, session: ClientSession) -> int:
+    accounts.update_one({"_id": "a"}, {"$inc": {"balance": 1}}, session=session)
+    return 42
+
+
+def balance(accounts: Collection) -> int:
+    document = accounts.find_one({"_id": "a"})
+    assert document is not None
+    return int(document["balance"])
+
+
+async def stored(monque: Monque, job: Job) -> Job:
+    found = await monque.get_job(job.id)
+    assert found is not None
+    return found
+
+
+class Commits:
+    """Stands for the driver's commit: the first `lost` answers are lost."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, lost: int, *, applied: bool) -> None:
+        self.count = 0
+        self._lost = lost
+        self._applied = applied
+        self._real = ClientSession.commit_transaction
+        commits = self
+
+        def commit(session: ClientSession) -> None:
+            commits.commit(session)
+
+        monkeypatch.setattr(ClientSession, "commit_transaction", commit)
+
+    def commit(self, session: ClientSession) -> None:
+        self.count += 1
+        if self.count > self._lost:
+            self._real(session)
+            return
+        if self._applied:
+            self._real(session)
+        elif session.in_transaction:
+            session.abort_transaction()
+        # With a wrong label: it says that nothing is committed.
+        raise driver.OperationFailure("no such transaction", 251, {"errorLabels": ["TransientTransactionError"]})

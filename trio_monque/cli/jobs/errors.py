@@ -1,0 +1,61 @@
+"""`trio-monque errors`: the failures of jobs, grouped by name and error."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import click
+
+from ...jobs.failure_groups import grouped_failures
+from ...safe_text import one_line
+from ...store.diagnosis.jobs import failed_jobs
+from ...store.diagnosis.limits import Count
+from ...store.job_json import iso, value_as_json
+from ..exit_statuses import SUCCEEDED
+from ..output import moment, print_json, print_records
+from .access import JobsAccess, jobs_options
+
+_EXAMPLES: Final = """\b
+Examples:
+  trio-monque errors
+  trio-monque errors --name send-mail --json
+"""
+
+
+@click.command(short_help="Group failed jobs by their error.", epilog=_EXAMPLES)
+@click.option("--name", metavar="NAME", help="Only jobs of this name.")
+@jobs_options
+def errors(access: JobsAccess, *, name: str | None) -> int:
+    """Group the failed jobs by name and error, the most frequent first, each group with its latest job as an example.
+
+    Errors that differ in numbers and ids only are one. It reads the 5,000 jobs that failed last, or with --name those
+    that were due last; a plus sign means that there may be more.
+
+    With --json: {"errors": [...], "is_capped": false}.
+    """
+    failures, is_capped = failed_jobs(access.jobs, name)
+    groups = grouped_failures(failures)
+    if access.as_json:
+        found = [
+            {**vars(one), "example": _id(one.example), "first": iso(one.first), "last": iso(one.last)} for one in groups
+        ]
+        print_json({"errors": found, "is_capped": is_capped})
+        return SUCCEEDED
+    records = [
+        {
+            "example": _id(one.example),
+            "name": one_line(one.name),
+            "jobs": str(Count(one.count, is_capped)),
+            "first": moment(one.first),
+            "last": moment(one.last),
+            "error": one.error,
+        }
+        for one in groups
+    ]
+    print_records(records, f"no failed job in {access.name}", kept=3)
+    return SUCCEEDED
+
+
+def _id(found: object) -> str:
+    shown = value_as_json(found)
+    return shown["$oid"] if isinstance(shown, dict) and "$oid" in shown else str(shown)

@@ -1,0 +1,19 @@
+"""What must pass where errors of others are contained: Ctrl-C and cancellations."""
+
+from __future__ import annotations
+
+import asyncio
+
+import trio
+
+_INTERRUPTIONS = (KeyboardInterrupt, trio.Cancelled, asyncio.CancelledError)
+
+
+def is_interruption(error: BaseException) -> bool:
+    """Whether it is a Ctrl-C or a cancellation, alone or in a group.
+
+    Not SystemExit: `sys.exit()` in an exporter or a log handler is an error of that part alone.
+    """
+    if isinstance(error, BaseExceptionGroup):
+        return any(map(is_interruption, error.exceptions))
+    return isinstance(error, _INTERRUPTIONS)
