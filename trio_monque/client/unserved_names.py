@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
-from ..errors import MonqueConnectionError, MonqueError
+from ..errors import MonqueError
 from ..jobs.instance import Instance, may_run, similar_name
 from ..log import logger_of
 
@@ -19,6 +19,10 @@ logger = logger_of("client")
 
 MOST_REMEMBERED: Final = 10_000
 """Names. A program that makes up more of them, such as one for each customer, is not warned about the others."""
+
+
+MOST_FAILED: Final = 3
+"""Looks that fail, after which a client makes no more."""
 
 
 class UnservedNames:
@@ -31,19 +35,19 @@ class UnservedNames:
     def __init__(self, runs_here: Callable[[str], bool]) -> None:
         self._runs_here = runs_here
         self._lock = threading.Lock()
-        self._may_look = True
+        self._failed = 0
         self._settled: set[str] = set()  # Read without the lock, changed with it: a set is safe for that.
 
     def notice(self, names: Iterable[str], instances: Callable[[], Sequence[Instance]]) -> None:
         """Log a warning for each name that no live instance runs, once a name; `instances` reads the fleet."""
         new = {name for name in names if name not in self._settled and not self._runs_here(name)}
-        if not new or not self._may_look or len(self._settled) >= MOST_REMEMBERED:
+        if not new or self._failed >= MOST_FAILED or len(self._settled) >= MOST_REMEMBERED:
             return
         try:
             live = [one for one in instances() if one.is_live]
-        except MonqueError as error:
-            self._may_look = not (isinstance(error, MonqueConnectionError) and error.permanent)
-            return  # The next enqueue of the name looks again, unless the user may not read the fleet.
+        except MonqueError:
+            self._failed += 1
+            return  # The next enqueue of the name looks again, a few times: the user may not read the fleet.
         with self._lock:
             new -= self._settled
             self._settled |= new
