@@ -127,7 +127,7 @@ def test_worker_process_runs_the_jobs_of_a_web_application_that_runs_none(mongod
 def test_handlers_of_the_web_service_are_tested_on_both_event_loops(mongod: EmbeddedServer, db: Database) -> None:
     tests = "examples/web_service/test_jobs.py"
     printed = run_program("-m", "pytest", "-q", tests, uri=mongod.uri, database=db.name)
-    assert "5 passed" in printed
+    assert "7 passed" in printed
 
 
 def wait_for(ask: Callable[[], dict[str, Any]], field: str, *values: str) -> dict[str, Any]:

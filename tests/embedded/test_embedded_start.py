@@ -204,7 +204,7 @@ def test_given_folder_keeps_its_data_and_comes_back_on_another_port(tmp_path: Pa
         write(first, "first run")
         # Ended in order all the same: it is continued for that.
         os.kill(first.members[0].pid, signal.SIGSTOP)
-    assert "mongod shutdown complete" in (kept / "member0" / "mongod.log").read_text()
+    assert '"Shutting down","attr":{"exitCode":0}' in (kept / "member0" / "mongod.log").read_text()
     with socket.socket() as holder:
         # Bound, so that the second run must have another port.
         holder.bind(("127.0.0.1", first.members[0].port))

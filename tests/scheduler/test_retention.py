@@ -444,6 +444,7 @@ async def test_lock_that_cannot_be_released_does_not_count_as_a_fault(
     async with open_test_scheduler() as scheduler:
         pass
     async with open_test_scheduler(retention=Retention(completed=DAY)) as scheduler:
+        caplog.clear()  # That it has no workers is said at the start.
         with fail_next(scheduler, driver.AutoReconnect("gone"), command="release the lock") as fault:
             await advance(1)
         assert fault.happened
