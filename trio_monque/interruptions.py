@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-
-import trio
-
-_INTERRUPTIONS = (KeyboardInterrupt, trio.Cancelled, asyncio.CancelledError)
+from functools import cache
 
 
 def is_interruption(error: BaseException) -> bool:
@@ -16,4 +12,14 @@ def is_interruption(error: BaseException) -> bool:
     """
     if isinstance(error, BaseExceptionGroup):
         return any(map(is_interruption, error.exceptions))
-    return isinstance(error, _INTERRUPTIONS)
+    return isinstance(error, _kinds())
+
+
+@cache
+def _kinds() -> tuple[type[BaseException], ...]:
+    # Imported at the first error: checks use this file, and commands that need no event loop import them.
+    import asyncio
+
+    import trio
+
+    return KeyboardInterrupt, trio.Cancelled, asyncio.CancelledError

@@ -12,7 +12,7 @@ import pytest
 from pymongo.errors import AutoReconnect
 
 from tests.support.bulk_calls import put, statuses
-from trio_monque import SyncMonque
+from trio_monque import SyncMonque, process_signals
 from trio_monque.client import bulk
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.store import bulk_changes
@@ -65,6 +65,23 @@ def test_signal_ends_a_selection_after_its_batch_and_its_number_is_printed(
     assert signal.getsignal(number) == before
 
 
+def twice() -> None:
+    signal.raise_signal(signal.SIGINT)
+    signal.raise_signal(signal.SIGINT)
+
+
+@pytest.mark.usefixtures("small_batches")
+def test_signal_that_a_process_manager_sends_twice_is_one(
+    command: Command, jobs: Collection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for _ in range(50):
+        put(jobs, "pending")
+    monkeypatch.setattr(process_signals, "REPEAT_WITHIN", 60.0)
+    in_third_batch(monkeypatch, twice)
+    ended = command("cancel", "--name", "greet", "--yes", "--json")
+    assert (ended.status, ended.json["count"], ended.json["interrupted"]) == (130, 30, True)
+
+
 @pytest.mark.usefixtures("small_batches")
 def test_second_ctrl_c_ends_a_selection_within_its_batch(
     command: Command, jobs: Collection, monkeypatch: pytest.MonkeyPatch
@@ -72,10 +89,8 @@ def test_second_ctrl_c_ends_a_selection_within_its_batch(
     for _ in range(50):
         put(jobs, "pending")
 
-    def twice() -> None:
-        signal.raise_signal(signal.SIGINT)
-        signal.raise_signal(signal.SIGINT)
-
+    # However quickly the second one comes here.
+    monkeypatch.setattr(process_signals, "REPEAT_WITHIN", 0.0)
     in_third_batch(monkeypatch, twice)
     ended = command("cancel", "--name", "greet", "--yes", "--json")
     assert (ended.status, ended.json["count"], ended.json["interrupted"]) == (130, 20, True)

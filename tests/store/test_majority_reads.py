@@ -95,11 +95,12 @@ ANOTHER_LOOK_FOLLOWS: Final = {
 
 # For people. A page or a number may show what an election undoes a moment later.
 IS_SHOWN: Final = {
-    "broken_documents.next_batch", "diagnosis.follow_ups.owed", "documents.counting._holders",
-    "documents.counting._unreadable", "documents.counting.count_dead_letters", "documents.counting.number",
-    "documents.dead_letters.listed", "documents.indexes.is_large", "member_admin.stored_configuration",
-    "queries._documents", "queries.count_due_before", "queries.get_job", "queries.get_job_by_key", "queries.names",
-    "queries.names_at_rest", "queue_depths.queue_depths", "selection_counts._number", "statistics.are_few",
+    "broken_documents.next_batch", "diagnosis.claims.numbers_held", "diagnosis.follow_ups.owed",
+    "diagnosis.jobs._first", "documents.counting._holders", "documents.counting._unreadable",
+    "documents.counting.count_dead_letters", "documents.counting.number", "documents.dead_letters.listed",
+    "documents.indexes.is_large", "member_admin.stored_configuration", "queries._documents",
+    "queries.count_due_before", "queries.get_job", "queries.get_job_by_key", "queries.names", "queries.names_at_rest",
+    "queries.raw_documents", "queue_depths.queue_depths", "selection_counts._number", "statistics.are_few",
     "statistics.queue_stats", "statistics.queue_stats_by_name",
 }  # fmt: skip
 

@@ -232,7 +232,7 @@ class Run(Generic[ClaimT]):
         """Its time limit runs from now on, or from that moment."""
         self._started = self._clock.current_time() if moment is None else moment
         self._new_ends()
-        if self.scope.cancel_called and self.reason_except_lost is None:
+        if self.scope.cancel_called and self.reason is None:
             # The time limit, counted from the call, cancelled it before this could move the deadline.
             self.cancel(CancelReason.SHUTDOWN)  # As in `never_began`: that must not count as a failed attempt.
 
