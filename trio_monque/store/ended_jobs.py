@@ -127,12 +127,12 @@ def gone_among(jobs: JobCollection, ids: Collection[ObjectId]) -> set[ObjectId]:
 
 
 def _time_of_primary(collection: Collection) -> Timestamp | None:
-    """Return the time of a linearizable read; None if the server tells none."""
+    """Return the time of a linearizable read; None if the server sends none."""
     reader = collection.with_options(
         codec_options=LENIENT, read_concern=_LINEARIZABLE, read_preference=ReadPreference.PRIMARY
     )
-    # Not causal: the driver tries the read again after an error that told a time, and no server takes a linearizable
-    # read that is to come after a time.
+    # Not causal: the driver tries the read again after an error that came with a time, and each server refuses a
+    # linearizable read that is to come after a time.
     with collection.database.client.start_session(causal_consistency=False) as session:
         # Of any document: the proof is about the server, and not about what it finds.
         reader.find_one({}, {"_id": True}, hint=BY_ID, session=session)
