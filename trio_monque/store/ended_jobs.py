@@ -18,7 +18,7 @@ from pymongo import ReadPreference
 from pymongo.command_cursor import CommandCursor
 from pymongo.read_concern import ReadConcern
 
-from ..errors import BrokenDocumentError, MonqueConnectionError
+from ..error_types import BrokenDocumentError, MonqueConnectionError
 from ..jobs.job import Job, JobStatus
 from .change_stream import ANSWER_MARGIN, LONGEST_AWAIT, close_cursor, next_events, open_stream
 from .codec import LENIENT, RawDocument
@@ -115,7 +115,7 @@ def gone_among(jobs: JobCollection, ids: Collection[ObjectId]) -> set[ObjectId]:
     gone = set(ids)
     with causal_session(jobs.collection) as session:
         if not is_standalone(jobs.collection):
-            proven = _time_of_primary(jobs.collection)
+            proven = _time_of_primary(jobs)
             if proven is None:
                 return set()
             session.advance_operation_time(proven)
@@ -126,14 +126,14 @@ def gone_among(jobs: JobCollection, ids: Collection[ObjectId]) -> set[ObjectId]:
     return gone
 
 
-def _time_of_primary(collection: Collection) -> Timestamp | None:
+def _time_of_primary(jobs: JobCollection) -> Timestamp | None:
     """Return the time of a linearizable read; None if the server sends none."""
-    reader = collection.with_options(
+    reader = jobs.collection.with_options(
         codec_options=LENIENT, read_concern=_LINEARIZABLE, read_preference=ReadPreference.PRIMARY
     )
     # Not causal: the driver tries the read again after an error that came with a time, and each server refuses a
     # linearizable read that is to come after a time.
-    with collection.database.client.start_session(causal_consistency=False) as session:
+    with jobs.collection.database.client.start_session(causal_consistency=False) as session:
         # Of any document: the proof is about the server, and not about what it finds.
         reader.find_one({}, {"_id": True}, hint=BY_ID, session=session)
         return session.operation_time

@@ -12,7 +12,7 @@ from typing import Any, Concatenate, Final, ParamSpec, TypeVar, cast, get_args, 
 import click
 from click.core import ParameterSource
 
-from ...errors import InvalidOptionError
+from ...error_types import InvalidOptionError
 from ...options_and_defaults import ClientConfig, SchedulerConfig, SchedulerOptions, scheduler_config
 
 P = ParamSpec("P")
