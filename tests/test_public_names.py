@@ -110,6 +110,7 @@ def test_errors_are_all_exceptions_and_events_are_all_events() -> None:
     raised -= {"NoDatabaseError"}  # Of `testing`: a misuse in a test, which no program catches.
     assert raised == {*errors.__all__}
     assert {*error_types.__all__} < raised
+    assert {getattr(errors, name).__module__ for name in error_types.__all__} == {"trio_monque.errors"}
 
 
 def test_reference_shows_errors_with_their_built_in_bases() -> None:

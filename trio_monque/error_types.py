@@ -408,3 +408,8 @@ class EmbeddedServerError(MonqueError):
         tail = "".join(f"\n    {line}" for line in log_tail)
         super().__init__(f"{message}\n  Last lines of the server's log:{tail}" if tail else message)
         self.log_tail = tuple(log_tail)
+
+
+for _name in __all__:
+    # Where callers import them from: this is what tracebacks name.
+    globals()[_name].__module__ = "trio_monque.errors"
