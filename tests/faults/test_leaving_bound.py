@@ -123,7 +123,7 @@ CUT_SHORT: Final = ("lingering", "enqueuing", "saving")
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    with trio.move_on_after(20):
+    with trio.move_on_after(100):
         while not condition():
             await trio.sleep(0.01)
 
