@@ -22,6 +22,8 @@ from trio_monque.store.types import Collection, Database
 from .command_support import Command, command_of
 from .doctor_support import enter, now
 
+HOUR = timedelta(hours=1)
+
 
 @pytest.fixture
 def command(mongod: EmbeddedServer, db: Database, capsys: pytest.CaptureFixture[str]) -> Command:
@@ -364,6 +366,52 @@ def test_held_jobs_are_counted_although_no_heartbeat_came(command: Command, monq
     claim_due(handle(db), {"mail": 3}, stamp("worker-1", now()), now() + timedelta(seconds=5))
     numbers = {one["id"]: one["held"] for one in command("instances", "--json").json["instances"]}
     assert numbers == {"worker-1": 3, "worker-2": 0}
+
+
+def test_jobs_that_an_instance_holds(command: Command, monque: Monque, db: Database) -> None:
+    enter(db, "worker-1", "mail")
+    enter(db, "worker-2", "mail")
+    for number in range(5):
+        monque.sync.enqueue("mail", number)
+    # The second two are held for a shorter time; the last one is pending.
+    first = claim_due(handle(db), {"mail": 2}, stamp("worker-1", now() - timedelta(minutes=5)), now() + HOUR)
+    second = claim_due(handle(db), {"mail": 2}, stamp("worker-1", now()), now() + HOUR)
+    held = [*(job.id for job in first), *(job.id for job in second)]
+    listed = command("jobs", "--held-by", "worker-1", "--json")
+    assert (listed.status, listed.err) == (0, "")
+    assert {one["id"] for one in listed.json["jobs"][:2]} == {str(one) for one in held[:2]}
+    assert {one["id"] for one in listed.json["jobs"]} == {str(one) for one in held}
+    assert "data" not in listed.json["jobs"][0]
+    cut = command("jobs", "--held-by", "worker-1", "--limit", "2")
+    assert cut.lines[0].split() == ["id", "name", "claimed", "renewed", "attempts"]
+    assert {line.split()[0] for line in cut.lines[1:]} == {str(one) for one in held[:2]}
+    assert "5m" in cut.lines[1]
+    assert cut.err == "more: --limit 2 showed those that are held for the longest time\n"
+    assert command("jobs", "--held-by", "worker-1", "--limit", "4").err == ""
+
+
+def test_instance_that_holds_no_job_and_one_that_is_unknown(command: Command, monque: Monque, db: Database) -> None:
+    enter(db, "worker-2", "mail")
+    empty = command("jobs", "--held-by", "worker-2")
+    assert (empty.status, empty.out) == (0, f"worker-2 holds no job of {db.name}.monque_jobs\n")
+    for more in ((), ("--json",)):
+        unknown = command("jobs", "--held-by", "worker-3", *more)
+        assert unknown.status == 1
+        assert unknown.err == (
+            f"there is no instance worker-3: it has no entry beside {db.name}.monque_jobs, and holds no job. "
+            "`trio-monque instances` lists the instances; did you mean worker-2?\n"
+        )
+    # A process that died may hold jobs after another instance removed its entry.
+    monque.sync.enqueue("mail")
+    claim_due(handle(db), {"mail": 1}, stamp("dead", now()), now() + HOUR)
+    assert len(command("jobs", "--held-by", "dead", "--json").json["jobs"]) == 1
+
+
+@pytest.mark.parametrize("more", [("--name", "mail"), ("--sort", "id"), ("--cursor", "a"), ("--older-than", "2h")])
+def test_holder_cannot_be_combined_with_a_selection(command: Command, more: tuple[str, ...]) -> None:
+    refused = command("jobs", "--held-by", "worker-1", *more)
+    assert refused.status == 2
+    assert "--held-by takes no other selection, no --sort and no --cursor: leave them out" in refused.err
 
 
 @pytest.mark.parametrize(
