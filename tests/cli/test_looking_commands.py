@@ -371,11 +371,12 @@ def test_held_jobs_are_counted_although_no_heartbeat_came(command: Command, monq
 def test_jobs_that_an_instance_holds(command: Command, monque: Monque, db: Database) -> None:
     enter(db, "worker-1", "mail")
     enter(db, "worker-2", "mail")
-    for number in range(5):
+    for number in range(6):
         monque.sync.enqueue("mail", number)
-    # The second two are held for a shorter time; the last one is pending.
+    # The second two are held for a shorter time, the third by another instance; the last one is pending.
     first = claim_due(handle(db), {"mail": 2}, stamp("worker-1", now() - timedelta(minutes=5)), now() + HOUR)
     second = claim_due(handle(db), {"mail": 2}, stamp("worker-1", now()), now() + HOUR)
+    claim_due(handle(db), {"mail": 1}, stamp("worker-10", now()), now() + HOUR)
     held = [*(job.id for job in first), *(job.id for job in second)]
     listed = command("jobs", "--held-by", "worker-1", "--json")
     assert (listed.status, listed.err) == (0, "")

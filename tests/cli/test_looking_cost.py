@@ -102,11 +102,12 @@ def test_each_command_reads_a_bounded_number_of_documents_along_an_index(
             assert len(entries) == 1
 
 
-def test_jobs_of_an_instance_are_found_by_the_index_alone(
+def test_jobs_of_an_instance_are_found_by_the_index_and_read_without_their_data(
     mongod: EmbeddedServer, db: Database, capsys: pytest.CaptureFixture[str]
 ) -> None:
     begin = now() - timedelta(hours=12)
-    held = {"name": "mail", "status": "processing", "nextRunAt": begin, "createdAt": begin, "updatedAt": begin}
+    dates = dict.fromkeys(("nextRunAt", "createdAt", "updatedAt"), begin)
+    held = {"name": "mail", "data": "x" * 10_000, "status": "processing", **dates}
     number = MOST_AHEAD
     db["monque_jobs"].insert_many(
         {**held, "claimedBy": f"worker-{1 + (one % 100 != 0)}", "lockedAt": begin + timedelta(seconds=one)}
@@ -120,3 +121,4 @@ def test_jobs_of_an_instance_are_found_by_the_index_alone(
     ]
     (entry,) = [one for one in reported() if "claimedBy" in str(one["command"])]
     assert (entry["docsExamined"], entry["keysExamined"], entry.get("hasSortStage", False)) == (6, 6, False)
+    assert entry["responseLength"] < 10_000
