@@ -353,9 +353,26 @@ def test_failures_are_grouped_by_their_error(
     assert (found["errors"][0]["example"], found["is_capped"]) == (str(ids[2]), False)
     assert found["errors"][0]["first"] < found["errors"][0]["last"]
     assert command("errors", "--name", "other", "--json").json["errors"] == []
+    table = command("errors")
+    assert table.lines[0].split() == ["example", "jobs", "name", "error", "last", "first"]
+    assert table.lines[1].split()[:5] == [str(ids[2]), "3", "mail", "ValueError:", "order"]
     monkeypatch.setattr(of_jobs, "MOST_READ", 2)
     capped = command("errors")
-    assert {line.split()[2] for line in capped.lines[1:]} == {"1+"}
+    assert {line.split()[1] for line in capped.lines[1:]} == {"1+"}
+
+
+def test_failures_are_grouped_before_any_program_has_created_the_indexes(command: Command, jobs: Collection) -> None:
+    jobs.insert_one(
+        {
+            **dict.fromkeys(("nextRunAt", "createdAt", "updatedAt"), now()),
+            "name": "mail",
+            "status": "failed",
+            "failReason": "OSError: no route",
+        }
+    )
+    for options in ((), ("--name", "mail")):
+        (group,) = command("errors", "--json", *options).json["errors"]
+        assert (group["name"], group["error"], group["count"]) == ("mail", "OSError: no route", 1)
 
 
 def test_held_jobs_are_counted_although_no_heartbeat_came(command: Command, monque: Monque, db: Database) -> None:
