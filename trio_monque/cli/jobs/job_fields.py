@@ -6,13 +6,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from datetime import datetime
 from difflib import get_close_matches
-from functools import partial
 from typing import Any, Final
 
 import click
 
 from ...errors import MonqueError
-from ...jobs.cron import check_timezone, normalised
+from ...jobs.cron import normalised, zone_names
 from ...jobs.job import Job, JobStatus
 from ...jobs.meta import checked_meta
 from ...jobs.new_job import check_name, check_on_exhausted, check_unique_key
@@ -29,12 +28,18 @@ _KIND: Final[Mapping[str, str]] = {
     FIELD[one.name]: str(one.type).partition(" ")[0] for one in fields(Job) if FIELD[one.name] != _NOT_SET
 }
 
+
+def _check_zone(name: str) -> None:
+    if name != "UTC" and name not in zone_names():
+        raise ValueError("this machine knows no such time zone: give an IANA name such as Europe/Berlin")
+
+
 # Beyond the type: what this library asks of a new job.
 _CHECKS: Final[Mapping[str, Callable[[Any], object]]] = {
     FIELD["name"]: check_name,
     FIELD["unique_key"]: check_unique_key,
     FIELD["repeat_interval"]: normalised,
-    FIELD["timezone"]: partial(check_timezone, ""),
+    FIELD["timezone"]: _check_zone,
     FIELD["on_exhausted"]: check_on_exhausted,
     FIELD["meta"]: checked_meta,
 }
@@ -76,7 +81,9 @@ class _Assignment(click.ParamType[Assignment]):
         field = JOB_FIELD.convert(given, param, ctx)
         try:
             return Assignment(field, _value_in(field, text))
-        except (ValueError, MonqueError) as error:
+        except MonqueError as error:
+            self.fail(str(error), param, ctx)  # Which has the value.
+        except ValueError as error:
             self.fail(f"{field}={text!r}: {error}", param, ctx)
 
 
