@@ -57,7 +57,7 @@ def test_help_version_and_completion_import_no_library_but_click(
     assert "click" in modules
     assert modules & HEAVY == set()
     ours = {name for name in modules if name.startswith("trio_monque.")}
-    assert {name.split(".")[1] for name in ours} == {"cli", "errors", "safe_text"}
+    assert {name.split(".")[1] for name in ours} == {"cli", "error_types", "safe_text"}
 
 
 def test_unknown_command_imports_none(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 import trio_monque
 from tests.support.programs import ROOT
-from trio_monque import MonqueError, errors, events
+from trio_monque import MonqueError, error_types, errors, events
 
 IN_ROOT = [
     "CancelReason",
@@ -104,9 +104,12 @@ def test_errors_are_all_exceptions_and_events_are_all_events() -> None:
     for name in events.__all__:
         assert issubclass(getattr(events, name), events.Event)
         assert not name.endswith("Error")
-    for module in (errors, events):
-        classes = [one for one in vars(module).values() if isinstance(one, type) and one.__module__ == module.__name__]
-        assert {one.__name__ for one in classes} == {*module.__all__}
+    classes = [one for one in vars(events).values() if isinstance(one, type) and one.__module__ == events.__name__]
+    assert {one.__name__ for one in classes} == {*events.__all__}
+    raised = {name for module in PUBLIC for name in exported(module) if name.endswith("Error")}
+    raised -= {"NoDatabaseError"}  # Of `testing`: a misuse in a test, which no program catches.
+    assert raised == {*errors.__all__}
+    assert {*error_types.__all__} < raised
 
 
 def test_reference_shows_errors_with_their_built_in_bases() -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from .claims import Claim, Claims, open_claims, run_claims
     from .client import Monque, SyncMonque
-    from .errors import MonqueError
+    from .error_types import MonqueError
     from .jobs import (
         Discard,
         Job,
@@ -79,7 +79,8 @@ __all__ = [
 _NAMES_OF: Final = {
     "claims": ("Claim", "Claims", "open_claims", "run_claims"),
     "client": ("Monque", "SyncMonque"),
-    "errors": ("MonqueError",),
+    "error_types": ("MonqueError",),
+    "errors": (),
     "events": (),
     "jobs": (
         "Discard",

@@ -13,7 +13,7 @@ from functools import wraps
 from types import TracebackType
 from typing import Any, Generic, NoReturn, ParamSpec, TypeVar
 
-from .errors import AsyncWithError
+from .error_types import AsyncWithError
 
 P = ParamSpec("P")
 T = TypeVar("T")

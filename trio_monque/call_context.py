@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol, TypeVar, cast
 
 import trio
 
-from .errors import CallContextError
+from .error_types import CallContextError
 
 ClassT = TypeVar("ClassT", bound=type)
 

@@ -15,7 +15,7 @@ from difflib import get_close_matches
 from functools import partial
 from typing import Any
 
-from .errors import InvalidOptionError
+from .error_types import InvalidOptionError
 
 if sys.version_info >= (3, 14):
     from annotationlib import Format

@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 
 import trio
 
-from .errors import MonqueError
+from .error_types import MonqueError
 
 OFFSET_GOOD_FOR = 60.0
 """Seconds after which the offset to the server's clock is measured again before it is used."""

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from types import GetSetDescriptorType, MethodDescriptorType, TracebackType, WrapperDescriptorType
 from typing import Any, Final, cast
 
-from .errors import UnsafeExceptionError
+from .error_types import UnsafeExceptionError
 from .safe_text import message_of, name_of
 
 _WRITTEN_IN_C: Final = (WrapperDescriptorType, MethodDescriptorType, GetSetDescriptorType)

@@ -22,7 +22,7 @@ from .checks import (
     check_redaction,
     check_write_concern,
 )
-from .errors import InvalidOptionError
+from .error_types import InvalidOptionError
 
 LEASE_IN_BEATS = 3
 """A lease is three heartbeat intervals long: two renewals may fail before the claim is lost."""

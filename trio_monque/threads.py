@@ -23,7 +23,7 @@ import trio
 
 from .autojump import clock_hold
 from .clock import VirtualTime, in_time_of, virtual_time
-from .errors import MonqueError, ShortageError, is_shortage
+from .error_types import MonqueError, ShortageError, is_shortage
 from .log import logger_of
 from .safe_text import text_of
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import select
 import signal
 from collections import Counter
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 import pytest
 from pymongo import MongoClient
 
+from tests.support.waiting import becomes_readable
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.store.types import Collection
 
@@ -85,7 +85,7 @@ def test_no_server_outlives_the_demo(ending: signal.Signals, tmp_path: Path) -> 
         server = os.pidfd_open(int(demo.wait_for_line(r"server: pid (\d+)")[1]))
         demo.wait_for_line(EVERY_SLOT_BUSY)
         demo.process.send_signal(ending)
-        ended, _, _ = select.select([server], [], [], 20)
+        ended = becomes_readable(server, 20.0)
         os.close(server)
         assert ended
         status, _ = demo.wait_ended()

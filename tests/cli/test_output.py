@@ -52,6 +52,8 @@ def test_last_column_is_cut_first_and_the_kept_ones_last() -> None:
     assert fitted(widths, least, 400, 3) == widths
     assert fitted(widths, least, 120, 3) == [24, 10, 9, 20, 8, 8, 29]
     assert fitted(widths, least, 80, 3) == [24, 10, 9, 3, 7, 8, 7]
+    assert fitted(widths, least, 40, 3) == [24, 6, 6]
+    assert fitted(widths, least, 10, 3) == [24]
 
 
 def test_cells() -> None:

@@ -21,8 +21,10 @@ from pymongo import MongoClient
 from pymongo.errors import AutoReconnect, OperationFailure
 from trio.testing import MockClock
 
+from tests.support.fail_points import refusing_server
 from tests.support.interception import Recorder
 from tests.support.internals import interference_of
+from tests.support.store import handle
 from tests.support.waiting import wait_until
 from trio_monque import JobCancelledError, JobDeletedError, JobFailedError, Monque, NewJob
 from trio_monque.client import job_wait_polling
@@ -394,8 +396,20 @@ async def test_many_deleted_jobs_are_proven_to_be_gone_by_one_linearizable_read(
     reads = [command for name, command in recorder.commands if name == "find"]
     levels = [read["readConcern"]["level"] for read in reads]
     assert levels == ["linearizable", "majority", "majority", "majority"]
-    assert len({read["lsid"]["id"] for read in reads}) == 1
+    assert "afterClusterTime" not in reads[0]["readConcern"]
+    assert len({read["lsid"]["id"] for read in reads[1:]}) == 1
     assert all("afterClusterTime" in read["readConcern"] for read in reads[1:])
+
+
+def test_proof_that_a_job_is_gone_is_tried_again_by_the_driver() -> None:
+    """In an election. The refusal comes with a time, and each server refuses a linearizable read after a time."""
+    with refusing_server() as server, server.client() as client, MongoClient[Any](server.uri) as admin:
+        monque = Monque(client["shop"])
+        monque.sync.enqueue("first")
+        data = {"failCommands": ["find"], "errorCode": 189, "appName": server.app}  # PrimarySteppedDown
+        admin.admin.command({"configureFailPoint": "failCommand", "mode": {"times": 1}, "data": data})
+        gone = ObjectId()
+        assert ended_jobs.gone_among(handle(client["shop"]), [gone]) == {gone}
 
 
 async def test_stream_begins_at_a_moment_that_the_look_behind_it_has_seen(recorded: Monque, recorder: Recorder) -> None:

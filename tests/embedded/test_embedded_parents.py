@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import select
 import signal
 import subprocess
 import sys
@@ -16,6 +15,7 @@ from pathlib import Path
 import pymongo
 import pytest
 
+from tests.support.waiting import becomes_readable
 from trio_monque.embedded import embedded_mongod
 from trio_monque.embedded.process import kill_if_serving
 
@@ -105,7 +105,7 @@ def watched(pid: int) -> Iterator[int]:
 
 
 def has_exited(descriptor: int, seconds: float = 10) -> bool:
-    return bool(select.select([descriptor], [], [], seconds)[0])
+    return becomes_readable(descriptor, seconds)
 
 
 def supervisor_of(pid: int) -> int:

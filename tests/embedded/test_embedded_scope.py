@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import select
 import signal
 import tempfile
 import threading
@@ -17,6 +16,7 @@ import pytest
 import trio
 import trio.testing
 
+from tests.support.waiting import becomes_readable
 from trio_monque.embedded import EmbeddedServer, embedded_mongod, replica_set
 from trio_monque.errors import EmbeddedServerError, InvalidOptionError
 
@@ -40,7 +40,7 @@ def assert_exits(pid: int) -> None:
     except ProcessLookupError:
         return
     try:
-        assert select.select([descriptor], [], [], 10)[0], f"process {pid} still runs"
+        assert becomes_readable(descriptor, 10.0), f"process {pid} still runs"
     finally:
         os.close(descriptor)
 

@@ -30,6 +30,19 @@ def test_any_other_end_begins_anew(other: RunEnd) -> None:
     assert ends == [MISSED, other, MISSED, other]
 
 
+def test_run_that_never_began_counts_for_nothing() -> None:
+    missed = MissedLeases()
+    late = RunEnd.by_cancellation(CancelReason.LOST, has_begun=False)
+    ends = [missed.counted(1, end, 1) for end in (late, MISSED, late, late)]
+    assert ends == [late, MISSED, late, late]
+    assert isinstance(missed.counted(1, MISSED, 1).error, MissedLeaseError)
+
+
+def test_error_says_how_many_runs() -> None:
+    assert str(MissedLeaseError(1)).startswith("a run was cancelled because the claim was not renewed in time")
+    assert str(MissedLeaseError(4)).startswith("4 runs in a row were cancelled because the claim was not renewed")
+
+
 def test_items_are_counted_apart_and_not_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(missed_leases, "MOST_REMEMBERED", 2)
     missed = MissedLeases()

@@ -13,7 +13,7 @@ from pymongo import errors as driver
 from tests.support.store import PAST, claim, handle
 from tests.support.thoroughly import one_in
 from trio_monque import Monque
-from trio_monque.errors import MonqueConnectionError, is_outage
+from trio_monque.error_types import MonqueConnectionError, is_outage
 from trio_monque.store import leases
 from trio_monque.store.codec import RawDocument
 from trio_monque.store.driver_errors import (

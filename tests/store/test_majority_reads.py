@@ -54,7 +54,8 @@ DECIDES: Final[Mapping[str, Sequence[str]]] = {
     "documents.claiming.read_back": [AFTER_A_WRITE, AFTER_A_WRITE],
     "documents.locked_collection.locks_by_majority": [AFTER_A_WRITE],
     "doubled_fields._report_doubled": [MAJORITY],
-    "ended_jobs.gone_among": ["linearizable, in a session", AFTER_A_WRITE],  # The first proves what a write proves.
+    "ended_jobs._time_of_primary": ["linearizable, in a session"],  # It proves what a write proves.
+    "ended_jobs.gone_among": [AFTER_A_WRITE],  # After that proof.
     "ended_jobs.look_at": [AFTER_A_WRITE],  # After the opening of the stream.
     "ended_jobs.open_end_stream": [MAJORITY, AFTER_A_WRITE],
     "follow_ups.choose": [AFTER_A_WRITE],

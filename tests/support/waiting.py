@@ -6,6 +6,7 @@ machine delays both alike.
 
 from __future__ import annotations
 
+import selectors
 import time
 from collections.abc import Callable
 
@@ -28,3 +29,10 @@ def wait_for_changes(read: Callable[[], object], count: int, what: str) -> None:
         return len(seen) > count
 
     wait_until(has_changed_often, f"{count} changes of {what}")
+
+
+def becomes_readable(descriptor: int, seconds: float) -> bool:
+    """Wait for it. Unlike `select.select`, in a process with any number of open files, too."""
+    with selectors.DefaultSelector() as selector:
+        selector.register(descriptor, selectors.EVENT_READ)
+        return bool(selector.select(seconds))

@@ -20,7 +20,7 @@ from weakref import WeakKeyDictionary
 
 import trio
 
-from ..errors import MonqueError
+from ..error_types import MonqueError
 from ..grace import grace_owner_of_task
 from .app_call import AppCall, call_of
 from .mailbox import Function, Mailbox

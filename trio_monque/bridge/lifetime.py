@@ -19,7 +19,7 @@ from typing import Any, Generic, TypeVar
 import outcome
 import trio
 
-from ..errors import MonqueError
+from ..error_types import MonqueError
 from .runtime import Runtime, raise_as_it_is
 
 T = TypeVar("T")

@@ -21,7 +21,7 @@ import anyio.lowlevel
 import outcome
 import trio
 
-from ..errors import MonqueError, ShortageError, is_shortage
+from ..error_types import MonqueError, ShortageError, is_shortage
 from ..safe_text import text_of
 from .app_loop import AppLoop
 from .app_loop_watch import LOOK_INTERVAL, AppLoopWatch

@@ -18,7 +18,7 @@ import anyio
 import outcome
 import trio
 
-from ..errors import MonqueError
+from ..error_types import MonqueError
 from ..foreign_errors import is_group
 from .app_loop import AppLoop
 from .mailbox import Function

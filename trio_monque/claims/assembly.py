@@ -11,7 +11,7 @@ from ..backoff import Backoff, asked_backoff
 from ..client.event_delivery import EventDelivery
 from ..client.server_time import ServerTime
 from ..engine.nursery import Engine
-from ..errors import MissingIndexError
+from ..error_types import MissingIndexError
 from ..events import Event
 from ..host.handler_loop import HandlerLoop
 from ..host.host import Host, Life

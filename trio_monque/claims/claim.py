@@ -16,7 +16,7 @@ from ..call_context import async_calls
 from ..checks import checked_seconds
 from ..engine.run import Run
 from ..engine.run_end import CancelReason
-from ..errors import ClaimLostError, InvalidUpdateError, MonqueConnectionError, MonqueError
+from ..error_types import ClaimLostError, InvalidUpdateError, MonqueConnectionError, MonqueError
 from ..foreign_errors import is_a, is_group, safe_error
 from ..host.handler_loop import CleanupScope, HandlerLoop
 from ..safe_text import shown

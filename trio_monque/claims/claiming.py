@@ -19,7 +19,7 @@ from ..document_lock import LockStamp, renewed_until
 from ..engine.demand import Demand, Due, Found, Granted
 from ..engine.lease import Beats
 from ..engine.source import Control
-from ..errors import FilterStillMatchesError
+from ..error_types import FilterStillMatchesError
 from ..host.claiming import Claiming, Taken
 from ..host.one_group import GROUP
 from ..options_and_defaults import LEASE_IN_BEATS

@@ -15,7 +15,7 @@ from ..call_context import async_calls
 from ..checks import is_async, problem_of_handler
 from ..clock import in_time_of, virtual_time
 from ..engine.run_end import NotBegun
-from ..errors import ClaimLostError, InvalidOptionError, MonqueError
+from ..error_types import ClaimLostError, InvalidOptionError, MonqueError
 from ..host.application_loop import Opened, opened, run
 from ..host.handler_loop import ON_TRIO, HandlerLoop
 from ..host.health import Health, health_of

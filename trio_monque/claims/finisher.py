@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..engine.progress import Progress
-from ..errors import MonqueConnectionError
+from ..error_types import MonqueConnectionError
 from .source import DocumentEngine, DocumentSource
 
 

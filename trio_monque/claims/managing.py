@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, Generic, TypeVar
 
 from ..checks import check_count
-from ..errors import InvalidOptionError
+from ..error_types import InvalidOptionError
 from ..store import documents
 from ..store.connection import check_collection
 from ..store.database_threads import DatabaseThreads

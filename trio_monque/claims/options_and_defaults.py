@@ -13,7 +13,7 @@ from ..checks import (
     check_number,
     check_seconds,
 )
-from ..errors import InvalidOptionError
+from ..error_types import InvalidOptionError
 from ..options_and_defaults import HostOptions
 
 Sort = Sequence[tuple[str, int]]

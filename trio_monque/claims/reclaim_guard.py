@@ -14,7 +14,7 @@ from typing import Any, Final, NoReturn
 import trio
 
 from ..engine.progress import Progress
-from ..errors import MonqueConnectionError
+from ..error_types import MonqueConnectionError
 from ..store import documents
 from ..store.database_threads import DatabaseThreads
 from ..store.documents.locked_collection import LockedCollection

@@ -13,7 +13,7 @@ from functools import partial
 
 from ..document_lock import NEVER
 from ..engine.source import Control
-from ..errors import MonqueConnectionError, MonqueError
+from ..error_types import MonqueConnectionError, MonqueError
 from ..observations import Sighting
 from ..store import documents
 from ..store.database_threads import Channel

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from ..document_lock import NEVER, dead_letter_lock, freed, shortened
 from ..engine.run_end import RunEnd
-from ..errors import ClaimLostError, InvalidOptionError, InvalidUpdateError
+from ..error_types import ClaimLostError, InvalidOptionError, InvalidUpdateError
 from ..foreign_errors import is_a
 from ..host.run_ends import failure_of, has_succeeded
 from ..jobs.error_history import kept_reason

@@ -23,7 +23,7 @@ from ..engine.nursery import Engine
 from ..engine.run import Run
 from ..engine.run_end import RunEnd
 from ..engine.source import Control
-from ..errors import InvalidUpdateError, MonqueConnectionError
+from ..error_types import InvalidUpdateError, MonqueConnectionError
 from ..foreign_errors import safe_error
 from ..host.missed_leases import MissedLeases
 from ..host.one_group import OneGroupSource

@@ -20,6 +20,8 @@ def print_records(records: Sequence[Mapping[str, object]], empty: str, *, kept: 
 
     A terminal gets a table that fits its width: what is too long is cut, beginning with the last column, but never the
     first column, which one copies, and the first `kept` ones only when all others are as narrow as their headings.
+    Where not even that fits, the last columns are left out.
+
     Anything else gets whole values, in columns that are separated by two spaces.
     """
     if not records:
@@ -37,10 +39,10 @@ def print_records(records: Sequence[Mapping[str, object]], empty: str, *, kept: 
         console = Console(highlight=False)
         widths = [max(map(cell_len, column)) for column in zip(headings, *rows, strict=True)]
         fitting = fitted(widths, [len(heading) for heading in headings], console.width, kept)
-        for heading, width in zip(headings, fitting, strict=True):
+        for heading, width in zip(headings, fitting, strict=False):
             table.add_column(heading, no_wrap=True, overflow="ellipsis", width=width)
         for row in rows:
-            table.add_row(*map(Text, row))
+            table.add_row(*map(Text, row[: len(fitting)]))
         console.print(table)
     else:
         print_columns([headings, *rows])
@@ -50,9 +52,12 @@ def fitted(widths: Sequence[int], least: Sequence[int], space: int, kept: int) -
     """Return the widths of columns that fit the space, with two spaces behind each.
 
     The last columns are cut first, none below its least width. The first `kept` ones are cut after all others, and the
-    very first one never.
+    very first one never. What does not fit even so is left out, beginning with the last column.
     """
-    found = list(widths)
+    shown = len(widths)
+    while shown > 1 and widths[0] + sum(least[1:shown]) + 2 * (shown - 1) > space:
+        shown -= 1
+    found, kept = list(widths[:shown]), min(kept, shown)
     excess = sum(found) + 2 * (len(found) - 1) - space
     for place in (*reversed(range(kept, len(found))), *reversed(range(1, kept))):
         cut = min(max(excess, 0), max(found[place] - least[place], 0))

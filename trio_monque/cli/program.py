@@ -12,7 +12,7 @@ from typing import Final
 import click
 from click.shell_completion import shell_complete
 
-from ..errors import EmbeddedServerError, MonqueError
+from ..error_types import EmbeddedServerError, MonqueError
 from ..safe_text import without_secrets
 from .exit_statuses import FAILED, INTERRUPTED, OUTPUT_CLOSED, SUCCEEDED
 from .lazy_commands import CommandEntry, LazyCommands

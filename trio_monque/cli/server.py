@@ -13,7 +13,7 @@ import click
 from ..embedded import EmbeddedMongod
 from ..embedded.launcher import LaunchOptions
 from ..embedded.scope import check_replica_set
-from ..errors import InvalidOptionError
+from ..error_types import InvalidOptionError
 from .exit_statuses import SUCCEEDED
 
 PORT: Final = 27017

@@ -8,7 +8,7 @@ from typing import Final, Unpack
 
 from .. import events
 from ..checks import check_seconds
-from ..errors import InvalidOptionError, MonqueConnectionError, PartialBulkError
+from ..error_types import InvalidOptionError, MonqueConnectionError, PartialBulkError
 from ..jobs.bulk_changes import BulkResult, Tally
 from ..jobs.job import Job
 from ..jobs.job_selector import JobSelector, Selection

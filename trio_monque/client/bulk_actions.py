@@ -10,7 +10,7 @@ from random import Random
 from typing import ClassVar
 
 from .. import events
-from ..errors import MonqueConnectionError
+from ..error_types import MonqueConnectionError
 from ..jobs.bulk_changes import CANCELLABLE, DELETABLE, RETRIABLE, Change, cancel_selected, retry_selected, spread_over
 from ..jobs.job import Job, JobStatus
 from ..jobs.job_selector import JobSelector

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Final, Self, TypeVar
 
-from ..errors import MonqueConnectionError
+from ..error_types import MonqueConnectionError
 from ..jobs.stored_value_limits import WorkerHere
 from ..jobs.views import NO_WORKERS, QueueDepth, QueueStats, WorkerView
 from ..log import logger_of

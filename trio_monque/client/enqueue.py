@@ -20,7 +20,7 @@ from functools import partial
 from typing import Any, TypeVar, Unpack
 
 from ..checks import check_known
-from ..errors import MonqueConnectionError, MonqueError
+from ..error_types import MonqueConnectionError, MonqueError
 from ..jobs.enqueued import Enqueued, Outcome
 from ..jobs.job import Job, with_result_reader
 from ..jobs.meta import checked_meta

@@ -10,7 +10,7 @@ from datetime import datetime
 from functools import partial
 from typing import Any, Final
 
-from ..errors import InvalidOptionError, MonqueConnectionError, MonqueError, PartialEnqueueError
+from ..error_types import InvalidOptionError, MonqueConnectionError, MonqueError, PartialEnqueueError
 from ..jobs.job import Job
 from ..jobs.new_job import Draft, NewJob, check_keeps
 from ..store import inserting

@@ -15,7 +15,7 @@ import trio
 
 from ..async_with import entered_by_async_with
 from ..checks import is_async
-from ..errors import InvalidOptionError, ShortageError
+from ..error_types import InvalidOptionError, ShortageError
 from ..events import Event
 from ..grace import Grace
 from ..log import logger_of

@@ -31,7 +31,7 @@ import anyio
 import anyio.lowlevel
 import trio
 
-from ..errors import MonqueConnectionError
+from ..error_types import MonqueConnectionError
 from ..grace import grace_of_task, grace_owner_of_context
 from ..jobs.job import Job
 from ..jobs.new_job import Draft

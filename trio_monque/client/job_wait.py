@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import Any, Final, Literal
 
 from ..checks import check_seconds
-from ..errors import BrokenDocumentError, InvalidOptionError, MonqueConnectionError, MonqueError
+from ..error_types import BrokenDocumentError, InvalidOptionError, MonqueConnectionError, MonqueError
 from ..jobs.endings import JobDeletedError, problem_of
 from ..jobs.job import Job, result_reader
 from ..jobs.job_query import object_id

@@ -20,7 +20,7 @@ from typing import Final
 import anyio
 
 from ..clock import virtual_time
-from ..errors import MonqueConnectionError, MonqueError
+from ..error_types import MonqueConnectionError, MonqueError
 from ..jobs.job import Job
 from ..store.database_threads import DatabaseThreads
 from ..store.job_collection import JobCollection

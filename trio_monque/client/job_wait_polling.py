@@ -24,7 +24,7 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from ..errors import MonqueConnectionError, MonqueError
+from ..error_types import MonqueConnectionError, MonqueError
 from ..log import logger_of
 from ..store.change_stream import NoStreamError
 from ..store.ended_jobs import EndStream, Look, gone_among, look_at, open_end_stream

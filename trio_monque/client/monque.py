@@ -12,7 +12,7 @@ import anyio
 import anyio.lowlevel
 
 from ..call_context import async_calls
-from ..errors import MonqueConnectionError
+from ..error_types import MonqueConnectionError
 from ..jobs.enqueued import Enqueued
 from ..jobs.job import Job
 from ..jobs.new_job import JobOptions

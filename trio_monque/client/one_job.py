@@ -19,7 +19,7 @@ from typing import Final
 
 from .. import events
 from ..checks import checked_moment
-from ..errors import InvalidOptionError, JobStateError, MonqueConnectionError
+from ..error_types import InvalidOptionError, JobStateError, MonqueConnectionError
 from ..jobs import transitions
 from ..jobs.conditional_write import OneOf, Transition, applied
 from ..jobs.fences import is_ours

@@ -25,7 +25,7 @@ from datetime import datetime
 from typing import Final
 
 from .. import events
-from ..errors import BrokenDocumentError, MonqueConnectionError, ScheduleEndedError
+from ..error_types import BrokenDocumentError, MonqueConnectionError, ScheduleEndedError
 from ..jobs.conditional_write import LIGHTEST, applied, lightened
 from ..jobs.fences import ClaimId, claim_id
 from ..jobs.job import Job, JobStatus

@@ -16,7 +16,7 @@ from typing import Any, Final, TypedDict, Unpack
 from zoneinfo import ZoneInfo
 
 from ..checks import check_known
-from ..errors import InvalidOptionError, MonqueConnectionError, MonqueError
+from ..error_types import InvalidOptionError, MonqueConnectionError, MonqueError
 from ..jobs import schedule_preview, transitions
 from ..jobs.conditional_write import Transition, applied
 from ..jobs.job import Job, JobStatus

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final, Generic, TypeVar
 
 from ..clock import VirtualTime, virtual_time
-from ..errors import MonqueConnectionError
+from ..error_types import MonqueConnectionError
 
 T = TypeVar("T")
 

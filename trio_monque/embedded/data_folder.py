@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from ..errors import EmbeddedServerError
+from ..error_types import EmbeddedServerError
 from .replica_set import DEFAULT_NAME
 
 RELEASE_SECONDS = 3.0  # more than the server of a program that was just killed needs to end

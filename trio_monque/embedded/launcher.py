@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..errors import EmbeddedServerError
+from ..error_types import EmbeddedServerError
 from . import data_folder, replica_set, server_log
 from .binary import find_binary
 from .process import ServerCommand, ServerDiedError, SupervisedServers

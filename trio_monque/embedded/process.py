@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..errors import EmbeddedServerError
+from ..error_types import EmbeddedServerError
 from . import server_log
 
 _SUPERVISOR = Path(__file__).with_name("supervisor.py")

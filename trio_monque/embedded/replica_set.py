@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from typing import Any
 
-from ..errors import EmbeddedServerError, MonqueConnectionError
+from ..error_types import EmbeddedServerError, MonqueConnectionError
 from ..store.member_admin import MemberAdmin
 
 HOST = "127.0.0.1"

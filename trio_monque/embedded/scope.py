@@ -11,7 +11,7 @@ from typing import NoReturn
 import anyio
 import anyio.to_thread
 
-from ..errors import AsyncWithError, EmbeddedServerError, InvalidOptionError, MonqueConnectionError
+from ..error_types import AsyncWithError, EmbeddedServerError, InvalidOptionError, MonqueConnectionError
 from ..store import member_admin
 from .launcher import Launch, LaunchOptions
 from .replica_set import DEFAULT_NAME

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import trio
 
-from ..errors import ClientClosedError
+from ..error_types import ClientClosedError
 from ..foreign_errors import is_a
 from ..log import exc_info_of, logger_of
 from ..safe_text import name_of

@@ -17,7 +17,7 @@ from typing import Any, Generic, NoReturn, TypeVar
 
 import trio
 
-from ..errors import MonqueConnectionError
+from ..error_types import MonqueConnectionError
 from ..log import logger_of
 from ..loop_time import loop_time
 from .pauses import Pauses

@@ -10,7 +10,7 @@ from typing import Final
 import trio
 
 from ..autojump import real_timeout
-from ..errors import MonqueConnectionError, is_outage
+from ..error_types import MonqueConnectionError, is_outage
 from ..log import logger_of
 from ..safe_text import text_of
 from .progress import OUTAGE_IS_OVER_AFTER

@@ -17,7 +17,7 @@ from typing import Any, Final
 import trio
 
 from ..clock import MOST_DISAGREEMENT, seconds_suspended
-from ..errors import is_shortage
+from ..error_types import is_shortage
 from ..log import OwnLines, logger_of
 from ..loop_time import loop_time
 from ..trio_thread import TrioThread

@@ -13,7 +13,7 @@ import trio
 from ..bridge.lifetime import open_in_runtime
 from ..bridge.runtime import Runtime
 from ..call_context import is_in_event_loop
-from ..errors import MonqueError
+from ..error_types import MonqueError
 from ..grace import carry_grace
 from ..threads import serving_other_loops
 from .bridged_handler_loop import BridgedHandlerLoop

@@ -26,7 +26,7 @@ from ..engine.handler_tasks import TRIO_TASKS
 from ..engine.run import BlockName, Run
 from ..engine.run_end import CancelReason, NotBegun
 from ..engine.runner import LATE
-from ..errors import MonqueError
+from ..error_types import MonqueError
 from ..events import Event
 from ..grace import carry_grace, using_grace
 from ..store.database_threads import Channel

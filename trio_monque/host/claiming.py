@@ -26,7 +26,7 @@ from ..engine.candidates import Candidates
 from ..engine.demand import Demand, Granted
 from ..engine.orphaned_claims import OrphanedClaims
 from ..engine.source import Finder
-from ..errors import MonqueConnectionError
+from ..error_types import MonqueConnectionError
 from ..store.database_threads import Channel, DatabaseThreads
 
 ItemT = TypeVar("ItemT")

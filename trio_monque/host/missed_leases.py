@@ -20,8 +20,9 @@ class MissedLeaseError(TimeoutError):
     """The error of an attempt that counts because too many runs in a row missed their lease. Never raised."""
 
     def __init__(self, runs: int) -> None:
+        were = "a run was" if runs == 1 else f"{runs} runs in a row were"
         super().__init__(
-            f"{runs} runs in a row were cancelled because their claim was not renewed in time: the handler may block "
+            f"{were} cancelled because the claim was not renewed in time: the handler may block "
             "the event loop, or the database was not reachable for so long"
         )
 
@@ -34,6 +35,8 @@ class MissedLeases:
 
     def counted(self, key: Hashable, end: RunEnd, most: int) -> RunEnd:
         """Return how the run of this item ended: as a failed attempt, if more than `most` in a row missed theirs."""
+        if not end.has_begun:
+            return end  # The answer to its claim came too late. No handler can be the cause.
         runs = 1 + (self._in_a_row.pop(key, 0) if self._in_a_row else 0)
         if end.reason is not CancelReason.LOST or has_succeeded(end):
             return end

@@ -14,7 +14,7 @@ from ..engine.demand import Demand, Due, Granted, KnownItem
 from ..engine.handler_tasks import TRIO_TASKS, HandlerTasks
 from ..engine.nursery import Engine
 from ..engine.source import Control, Source
-from ..errors import ClientClosedError, MonqueConnectionError, is_shortage
+from ..error_types import ClientClosedError, MonqueConnectionError, is_shortage
 from ..options_and_defaults import HostOptions
 from .claiming import Taking
 from .host import Host, Life

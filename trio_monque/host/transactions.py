@@ -34,7 +34,7 @@ from ..engine.lease import Beats
 from ..engine.run import Run
 from ..engine.run_end import CancelReason
 from ..engine.source import Control
-from ..errors import ClaimLostError, MonqueConnectionError, MonqueError, ShortageError, TransactionTimeoutError
+from ..error_types import ClaimLostError, MonqueConnectionError, MonqueError, ShortageError, TransactionTimeoutError
 from ..log import logger_of
 from ..store.database_threads import Channel, DatabaseThreads
 from ..store.transactions import LONGEST, ClaimEnd, CommitOutcome, Ended, end_on_server, run_transaction

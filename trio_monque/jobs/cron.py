@@ -19,7 +19,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
 
 from cronsim import CronSim, CronSimError
 
-from ..errors import InvalidCronError, InvalidOptionError
+from ..error_types import InvalidCronError, InvalidOptionError
 from ..safe_text import shown
 
 ALIASES: Final = {

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from bson import ObjectId
 
-from ..errors import InvalidCursorError
+from ..error_types import InvalidCursorError
 from ..safe_text import shown
 from .job import Job
 

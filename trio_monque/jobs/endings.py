@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bson import ObjectId
 
-from ..errors import MonqueError
+from ..error_types import MonqueError
 from ..safe_text import one_line, shown
 from .job import Job, JobStatus
 

@@ -10,7 +10,7 @@ from bson import ObjectId
 from bson.errors import InvalidId
 
 from ..checks import check_count
-from ..errors import InvalidOptionError
+from ..error_types import InvalidOptionError
 from .cursors import ORDERS, Anchor, decode
 from .job_selector import JobSelector, Statuses, checked_name, within
 

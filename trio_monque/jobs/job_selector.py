@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final, TypedDict
 
 from ..checks import checked_moment
-from ..errors import InvalidOptionError
+from ..error_types import InvalidOptionError
 from .conditional_write import Containing, OneOf, Within
 from .job import JobStatus
 

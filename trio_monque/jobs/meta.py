@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Final
 
 from bson import Code
 
-from ..errors import InvalidOptionError
+from ..error_types import InvalidOptionError
 
 MOST_ENTRIES: Final = 32
 LARGEST_META: Final = 4096

@@ -25,7 +25,7 @@ from zoneinfo import ZoneInfo
 from bson import Code, ObjectId
 
 from ..checks import check_count, check_seconds, check_whole, checked_moment
-from ..errors import InvalidCronError, InvalidJobIdentifierError, InvalidOptionError
+from ..error_types import InvalidCronError, InvalidJobIdentifierError, InvalidOptionError
 from .cron import check_timezone, next_occurrence, normalised
 from .enqueued import ON_CONFLICT, OnConflict
 from .job import Job

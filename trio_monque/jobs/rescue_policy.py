@@ -28,7 +28,7 @@ from typing import Final
 
 from ..backoff import Backoff
 from ..checks import LARGEST_NUMBER
-from ..errors import InvalidCronError, ScheduleEndedError
+from ..error_types import InvalidCronError, ScheduleEndedError
 from ..options_and_defaults import LEASE_IN_BEATS, SchedulerConfig
 from . import transitions
 from .conditional_write import OneOf, Transition

@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from ..backoff import SHORTEST, Backoff
-from ..errors import InvalidCronError, ScheduleEndedError, UnreadablePayloadError
+from ..error_types import InvalidCronError, ScheduleEndedError, UnreadablePayloadError
 from ..foreign_errors import is_a, leaves_of
 from . import transitions
 from .conditional_write import Transition

@@ -10,7 +10,7 @@ import bson
 from bson import Code, DBRef
 from bson.codec_options import CodecOptions
 
-from ..errors import InvalidPayloadError, PayloadTooLargeError
+from ..error_types import InvalidPayloadError, PayloadTooLargeError
 from ..options_and_defaults import LARGEST_PAYLOAD
 from ..payloads.payload_type import BUILTINS, stored_instance
 from ..payloads.problems import ValueProblem, why_misread, why_unstorable

@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from ..checks import checked_moment, checked_seconds
-from ..errors import InvalidOptionError
+from ..error_types import InvalidOptionError
 
 # --- Exceptions that a handler may raise ---
 

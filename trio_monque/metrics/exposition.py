@@ -20,7 +20,7 @@ from prometheus_client.core import HistogramMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from ..errors import InvalidOptionError
+from ..error_types import InvalidOptionError
 from .families import FAMILIES, Family
 
 

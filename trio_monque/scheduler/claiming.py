@@ -17,7 +17,7 @@ from typing import Final
 from ..engine.contention import Contention
 from ..engine.demand import HEAD_START, Demand, Due, Granted, KnownItem
 from ..engine.lease import Beats
-from ..errors import MonqueConnectionError
+from ..error_types import MonqueConnectionError
 from ..host.claiming import Claiming, Taken
 from ..jobs.claimable import is_too_late
 from ..jobs.fences import ClaimStamp

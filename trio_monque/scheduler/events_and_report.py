@@ -19,7 +19,7 @@ from ..client import local_ends
 from ..client.event_delivery import EventDelivery
 from ..client.rescuing import Rescued, log_and_events_of
 from ..engine.exceptions import begin_at_handler
-from ..errors import DocumentRefusedError, InstanceCollisionError, ScheduleEndedError
+from ..error_types import DocumentRefusedError, InstanceCollisionError, ScheduleEndedError
 from ..host.log_lines import MOST_NAMED, HostEnd, Reporter, named
 from ..jobs.error_history import kept_reason
 from ..jobs.job import Job, JobStatus, log_extra

@@ -18,7 +18,7 @@ import trio
 from ..client.context import ClientContext
 from ..client.enqueue import draft_of
 from ..engine.progress import Progress
-from ..errors import InvalidOptionError, InvalidPayloadError, MonqueConnectionError
+from ..error_types import InvalidOptionError, InvalidPayloadError, MonqueConnectionError
 from ..jobs.follow_ups import held_for, released
 from ..jobs.job import Job, JobStatus, log_extra
 from ..jobs.new_job import NewJob

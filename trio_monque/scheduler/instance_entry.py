@@ -19,7 +19,7 @@ from typing import Final
 from ..client.context import ClientContext
 from ..client.local_wakeups import local_instance_ids
 from ..engine.lease import Beats
-from ..errors import ClientClosedError, InstanceCollisionError, MonqueConnectionError
+from ..error_types import ClientClosedError, InstanceCollisionError, MonqueConnectionError
 from ..jobs.instance import MOST_NAMES, Instance, evidence_of, is_alive, is_of_a_stranger, most_held
 from ..jobs.job import Job
 from ..log import logger_of

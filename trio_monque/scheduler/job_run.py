@@ -13,7 +13,7 @@ import trio
 from ..backoff import Backoff, asked_backoff
 from ..engine.run import Run
 from ..engine.run_end import NotBegun, RunEnd
-from ..errors import ShortageError, UnreadablePayloadError
+from ..error_types import ShortageError, UnreadablePayloadError
 from ..foreign_errors import is_a, leaves_of, safe_error
 from ..grace import using_grace
 from ..host.run_ends import failure_of, has_succeeded

@@ -16,7 +16,7 @@ from ..engine.lease import Beats
 from ..engine.run import Run
 from ..engine.run_end import CancelReason, RunEnd
 from ..engine.source import Control
-from ..errors import (
+from ..error_types import (
     BrokenDocumentError,
     ClaimLostError,
     DocumentRefusedError,

@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from ..client.context import ClientContext
 from ..engine.demand import Hints, KnownItem, StreamFailedError
-from ..errors import MonqueConnectionError
+from ..error_types import MonqueConnectionError
 from ..jobs.fences import claim_id
 from ..jobs.job import Job
 from ..store import change_stream, leases

@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any
 
 from ..checks import is_async, signature_of
-from ..errors import InvalidOptionError, MiddlewareError
+from ..error_types import InvalidOptionError, MiddlewareError
 from ..safe_text import shown
 from ..unfinished_work import unfinished_work
 from .running_job import RunningJob

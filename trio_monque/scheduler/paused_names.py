@@ -16,7 +16,7 @@ from typing import Final
 import trio
 
 from ..engine.progress import Progress
-from ..errors import MonqueConnectionError
+from ..error_types import MonqueConnectionError
 from ..loop_time import LoopTime, loop_time
 from ..store import instances
 from ..store.database_threads import Channel, DatabaseThreads

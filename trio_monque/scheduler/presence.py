@@ -17,7 +17,7 @@ import trio
 from ..client.context import ClientContext
 from ..engine.guard import Stop
 from ..engine.progress import Progress
-from ..errors import ClientClosedError, InstanceCollisionError, MonqueConnectionError
+from ..error_types import ClientClosedError, InstanceCollisionError, MonqueConnectionError
 from ..jobs.instance import Instance, clamped
 from ..jobs.job import Job
 from ..log import logger_of

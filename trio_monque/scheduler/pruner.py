@@ -19,7 +19,7 @@ import trio
 from ..client.context import ClientContext
 from ..engine.guard import Stop
 from ..engine.progress import Progress
-from ..errors import MonqueConnectionError
+from ..error_types import MonqueConnectionError
 from ..jobs.job import JobStatus
 from ..log import logger_of
 from ..loop_time import loop_time

@@ -14,7 +14,7 @@ import trio
 
 from ..client.rescuing import RescueBatch, Rescued, Rescuer, pending_again
 from ..engine.source import Control
-from ..errors import InstanceCollisionError, MonqueConnectionError
+from ..error_types import InstanceCollisionError, MonqueConnectionError
 from ..jobs.fences import ClaimId, claim_id
 from ..jobs.instance import evidence_of, is_of_a_stranger
 from ..jobs.job import Job

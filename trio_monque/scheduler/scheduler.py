@@ -16,7 +16,7 @@ from ..call_context import async_calls
 from ..client.context import ClientContext
 from ..clock import virtual_time
 from ..engine.run import Run
-from ..errors import AsyncWithError
+from ..error_types import AsyncWithError
 from ..events import Event
 from ..host.application_loop import Opened, opened, run
 from ..host.handler_loop import ON_TRIO, HandlerLoop

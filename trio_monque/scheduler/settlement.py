@@ -14,7 +14,7 @@ from typing import Final
 
 from ..client.rescuing import Rescued
 from ..engine.nursery import Engine
-from ..errors import ScheduleEndedError
+from ..error_types import ScheduleEndedError
 from ..foreign_errors import safe_error
 from ..jobs import transitions
 from ..jobs.conditional_write import LIGHTEST, Transition, applied, lightened

@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeVar
 from ..client.context import ClientContext
 from ..engine.run import Run
 from ..engine.run_end import CancelReason
-from ..errors import InvalidPayloadError, MonqueConnectionError, MonqueError
+from ..error_types import InvalidPayloadError, MonqueConnectionError, MonqueError
 from ..host.transactions import Transactions, cut_short, raise_cancellation
 from ..jobs import transitions
 from ..jobs.conditional_write import Transition

@@ -22,7 +22,7 @@ import trio
 
 from ..engine.progress import Progress
 from ..engine.source import Control
-from ..errors import ClientClosedError, MonqueConnectionError
+from ..error_types import ClientClosedError, MonqueConnectionError
 from ..jobs.claimable import is_too_late
 from ..jobs.follow_ups import HELD_UNTIL
 from ..jobs.job import Job

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, overload
 
 from ..checks import is_async
 from ..engine.run import Run
-from ..errors import InvalidPayloadError, UnreadablePayloadError
+from ..error_types import InvalidPayloadError, UnreadablePayloadError
 from ..foreign_errors import is_a, safe_error
 from ..jobs.job import Job
 from ..jobs.stored_value_limits import storing

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypedDict
 
 from ..checks import check_count, check_known, check_seconds, check_whole, is_async
-from ..errors import InvalidOptionError, WorkerRegistrationError
+from ..error_types import InvalidOptionError, WorkerRegistrationError
 from ..jobs.job import Job
 from ..jobs.new_job import NewJob, check_name
 from ..jobs.retry_policy import ErrorTypes

@@ -10,7 +10,7 @@ from typing import Any, Generic, Literal, TypeVar, Unpack, get_args, get_origin,
 from zoneinfo import ZoneInfo
 
 from ..checks import problem_of_handler
-from ..errors import InvalidOptionError, WorkerRegistrationError
+from ..error_types import InvalidOptionError, WorkerRegistrationError
 from ..jobs.cron import check_timezone, normalised
 from ..jobs.new_job import check_on_exhausted, check_order, check_version
 from ..payloads.declared_types import Kind, kind_of, name_of

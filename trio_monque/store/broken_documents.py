@@ -9,7 +9,7 @@ import bson
 from bson.errors import BSONError
 from pymongo.cursor import RawBatchCursor
 
-from ..errors import BrokenDocumentError
+from ..error_types import BrokenDocumentError
 from ..jobs.cron import look_for_zones_again
 from ..jobs.job import JobStatus
 from ..jobs.views import BrokenDocument

@@ -17,7 +17,7 @@ from bson import ObjectId
 from pymongo import IndexModel, UpdateMany, UpdateOne
 from pymongo.client_session import ClientSession
 
-from ..errors import BrokenDocumentError
+from ..error_types import BrokenDocumentError
 from ..jobs.bulk_changes import Change
 from ..jobs.job import Job
 from ..log import logger_of

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, TypeVar
 
-from ..errors import MonqueConnectionError
+from ..error_types import MonqueConnectionError
 
 T = TypeVar("T")
 R = TypeVar("R")

@@ -22,7 +22,7 @@ from pymongo import ReadPreference, WriteConcern
 from pymongo import errors as driver
 from pymongo.command_cursor import CommandCursor
 
-from ..errors import MonqueConnectionError
+from ..error_types import MonqueConnectionError
 from .codec import LENIENT, OWN_OPTIONS
 from .commands import MAJORITY, Interference, command
 from .driver_errors import UNAUTHORIZED, translated

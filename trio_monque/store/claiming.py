@@ -32,7 +32,7 @@ from pymongo import ReturnDocument, UpdateOne
 from pymongo import errors as driver
 from pymongo.client_session import ClientSession
 
-from ..errors import BrokenDocumentError
+from ..error_types import BrokenDocumentError
 from ..jobs import transitions
 from ..jobs.claimable import in_time, is_too_late, past, pins
 from ..jobs.conditional_write import OneOf, Transition, applied

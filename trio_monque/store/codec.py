@@ -14,7 +14,7 @@ from bson.codec_options import CodecOptions, DatetimeConversion
 from bson.errors import BSONError
 from bson.raw_bson import RawBSONDocument
 
-from ..errors import BrokenDocumentError
+from ..error_types import BrokenDocumentError
 from ..jobs.conditional_write import AbsentOrAbove, AtMost, Containing, OneOf, Transition, Within
 from ..jobs.job import REQUIRED, Job
 from .decoding import job_of

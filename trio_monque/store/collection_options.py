@@ -17,7 +17,7 @@ from typing import Any
 
 from pymongo import errors as driver
 
-from ..errors import MonqueConnectionError
+from ..error_types import MonqueConnectionError
 from .codec import OWN_OPTIONS
 from .commands import command
 from .driver_errors import UNAUTHORIZED

@@ -20,7 +20,7 @@ from pymongo import errors as driver
 from pymongo.read_concern import ReadConcern
 from pymongo.results import UpdateResult
 
-from ..errors import InvalidPayloadError, MonqueConnectionError, ShortageError, is_shortage
+from ..error_types import InvalidPayloadError, MonqueConnectionError, ShortageError, is_shortage
 from ..safe_text import text_of
 from .driver_errors import (
     has_lost_sessions,

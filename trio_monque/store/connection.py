@@ -14,7 +14,7 @@ from pymongo.collection import Collection as PyMongoCollection
 from pymongo.database import Database as PyMongoDatabase
 
 from ..clock import steady_clock
-from ..errors import InvalidDatabaseError, InvalidOptionError, MonqueConnectionError
+from ..error_types import InvalidDatabaseError, InvalidOptionError, MonqueConnectionError
 from ..log import logger_of
 from ..safe_text import one_line, uri_without_secrets, without_secrets_of
 from .codec import OWN_OPTIONS

@@ -22,7 +22,7 @@ import anyio
 import anyio.lowlevel
 import trio
 
-from ..errors import MonqueConnectionError
+from ..error_types import MonqueConnectionError
 from ..grace import Grace, GraceOwner, grace_of_task, grace_owner_of_context
 from ..threads import HoldingLimiter, Limiter, call_in_thread, starting_thread, work_unawaited
 

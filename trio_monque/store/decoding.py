@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from bson import Int64, ObjectId, tz_util
 
-from ..errors import BrokenDocumentError
+from ..error_types import BrokenDocumentError
 from ..jobs.job import REQUIRED, Job, JobStatus
 from ..jobs.meta import is_meta, meta_of
 from ..jobs.new_job import ON_EXHAUSTED

@@ -16,7 +16,7 @@ import bson
 from bson import ObjectId
 from bson.errors import BSONError
 
-from ..errors import BrokenDocumentError, MonqueConnectionError
+from ..error_types import BrokenDocumentError, MonqueConnectionError
 from ..jobs.job import Job
 from ..log import logger_of
 from .codec import LENIENT, OWN_OPTIONS, RawDocument, id_of

@@ -24,7 +24,7 @@ from typing import Any, Final
 
 from pymongo import errors as driver
 
-from ..errors import (
+from ..error_types import (
     AggregationTimeoutError,
     ClientClosedError,
     DocumentRefusedError,

@@ -18,7 +18,7 @@ from pymongo import ReadPreference
 from pymongo.command_cursor import CommandCursor
 from pymongo.read_concern import ReadConcern
 
-from ..errors import BrokenDocumentError, MonqueConnectionError
+from ..error_types import BrokenDocumentError, MonqueConnectionError
 from ..jobs.job import Job, JobStatus
 from .change_stream import ANSWER_MARGIN, LONGEST_AWAIT, close_cursor, next_events, open_stream
 from .codec import LENIENT, RawDocument
@@ -103,10 +103,10 @@ def gone_among(jobs: JobCollection, ids: Collection[ObjectId]) -> set[ObjectId]:
 
     A linearizable read proves that its server was the primary when it began: the server answers only once a majority
     has confirmed a write that the server makes after the read. So that primary's log had every write that was
-    acknowledged by then, and the time of the answer is not before any of them. A majority read in the same causal
-    session waits until its server holds all up to that time. So it finds each job that was acknowledged before this
-    call began, whichever server answers. A job that it does not find was never stored, or its deletion is held by a
-    majority.
+    acknowledged by then, and the time of the answer is not before any of them. A majority read in a causal session
+    that goes on from there waits until its server holds all up to that time. So it finds each job that was
+    acknowledged before this call began, whichever server answers. A job that it does not find was never stored, or
+    its deletion is held by a majority.
 
     A linearizable read for each job would prove the same: of these, a server answers about ten in a second.
     """
@@ -115,16 +115,28 @@ def gone_among(jobs: JobCollection, ids: Collection[ObjectId]) -> set[ObjectId]:
     gone = set(ids)
     with causal_session(jobs.collection) as session:
         if not is_standalone(jobs.collection):
-            proof = jobs.collection.with_options(
-                codec_options=LENIENT, read_concern=_LINEARIZABLE, read_preference=ReadPreference.PRIMARY
-            )
-            # Of any document: the proof is about the server, and not about what it finds.
-            proof.find_one({"_id": next(iter(gone))}, {"_id": True}, hint=BY_ID, session=session)
+            proven = _time_of_primary(jobs)
+            if proven is None:
+                return set()
+            session.advance_operation_time(proven)
         reader = by_majority(jobs.collection, LENIENT)
         for chunk in in_chunks(ids, MOST_IN_A_QUERY):
             found = reader.find(of_ids(chunk), {"_id": True}, hint=BY_ID, session=session)
             gone.difference_update(document["_id"] for document in found)
     return gone
+
+
+def _time_of_primary(jobs: JobCollection) -> Timestamp | None:
+    """Return the time of a linearizable read; None if the server sends none."""
+    reader = jobs.collection.with_options(
+        codec_options=LENIENT, read_concern=_LINEARIZABLE, read_preference=ReadPreference.PRIMARY
+    )
+    # Not causal: the driver tries the read again after an error that came with a time, and each server refuses a
+    # linearizable read that is to come after a time.
+    with jobs.collection.database.client.start_session(causal_consistency=False) as session:
+        # Of any document: the proof is about the server, and not about what it finds.
+        reader.find_one({}, {"_id": True}, hint=BY_ID, session=session)
+        return session.operation_time
 
 
 @dataclass(slots=True)

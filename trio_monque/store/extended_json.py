@@ -10,7 +10,7 @@ import bson
 from bson import ObjectId, json_util
 from bson.errors import BSONError
 
-from ..errors import InvalidOptionError
+from ..error_types import InvalidOptionError
 from .codec import OWN_OPTIONS
 
 OPTIONS: Final = json_util.RELAXED_JSON_OPTIONS.with_options(tz_aware=True, tzinfo=OWN_OPTIONS.tzinfo)

@@ -19,7 +19,7 @@ from typing import Any, Final, TypeVar
 from pymongo import ASCENDING, IndexModel
 from pymongo import errors as driver
 
-from ..errors import MonqueConnectionError
+from ..error_types import MonqueConnectionError
 from ..jobs.job import JobStatus
 from ..options_and_defaults import Retention
 from .commands import command

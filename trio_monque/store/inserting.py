@@ -19,7 +19,7 @@ from pymongo import ReturnDocument, UpdateOne
 from pymongo import errors as driver
 from pymongo.client_session import ClientSession
 
-from ..errors import InvalidOptionError, MonqueConnectionError, MonqueError
+from ..error_types import InvalidOptionError, MonqueConnectionError, MonqueError
 from ..jobs.conditional_write import OneOf
 from ..jobs.job import Job, JobStatus
 from . import indexes

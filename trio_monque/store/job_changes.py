@@ -10,7 +10,7 @@ from pymongo import ReturnDocument
 from pymongo import errors as driver
 from pymongo.client_session import ClientSession
 
-from ..errors import MonqueError
+from ..error_types import MonqueError
 from ..jobs.conditional_write import LIGHTEST, Transition, applied, is_borne_by, lightened
 from ..jobs.job import Job
 from .codec import filter_of, update_of

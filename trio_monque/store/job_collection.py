@@ -13,7 +13,7 @@ from pymongo import ReadPreference
 from pymongo.read_concern import ReadConcern
 from pymongo.write_concern import WriteConcern
 
-from ..errors import BrokenDocumentError
+from ..error_types import BrokenDocumentError
 from ..jobs.cron import lack_of_zone
 from ..jobs.job import Job
 from ..log import logger_of

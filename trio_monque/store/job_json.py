@@ -12,7 +12,7 @@ import bson
 from bson import json_util
 from bson.errors import BSONError
 
-from ..errors import InvalidOptionError
+from ..error_types import InvalidOptionError
 from ..jobs.job import Job
 from .extended_json import OPTIONS
 

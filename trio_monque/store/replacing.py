@@ -24,7 +24,7 @@ from bson.raw_bson import RawBSONDocument
 from pymongo import ReturnDocument
 from pymongo import errors as driver
 
-from ..errors import InvalidPayloadError
+from ..error_types import InvalidPayloadError
 from ..jobs.enqueued import Enqueued
 from ..jobs.job import Job, JobStatus
 from . import indexes, inserting

@@ -35,7 +35,7 @@ from pymongo import ReadPreference, WriteConcern
 from pymongo import errors as driver
 from pymongo.read_concern import ReadConcern
 
-from ..errors import MonqueConnectionError, MonqueError
+from ..error_types import MonqueConnectionError, MonqueError
 from .commands import causal_session, command, is_standalone
 from .driver_errors import is_about_document, translated
 from .types import ClientSession, Collection

@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any, Final, TypedDict
 
 from ..checks import checked_moment
-from ..errors import InvalidPayloadError
+from ..error_types import InvalidPayloadError
 from ..jobs.job import Job, JobStatus
 from ..jobs.job_selector import checked_statuses
 from ..jobs.new_job import Named, name_of

@@ -11,7 +11,7 @@ from typing import Final, Literal, TypeVar
 from ..checks import check_count
 from ..client.monque import Monque
 from ..client.sync_monque import SyncMonque
-from ..errors import InvalidOptionError
+from ..error_types import InvalidOptionError
 from ..store.commands import PURPOSES
 from ..store.job_collection import JobCollection
 from ..store.types import BulkWriteError, DriverError

@@ -10,7 +10,7 @@ from typing import Any, Final, NoReturn, Unpack, cast
 from ..checks import check_count
 from ..client.context import ClientContext
 from ..client.enqueue import draft_of
-from ..errors import InvalidOptionError, MonqueError
+from ..error_types import InvalidOptionError, MonqueError
 from ..jobs import transitions
 from ..jobs.conditional_write import applied
 from ..jobs.fences import ClaimStamp

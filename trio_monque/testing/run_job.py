@@ -19,7 +19,7 @@ from ..engine.run_end import CancelReason, RunEnd
 from ..engine.runner import Runner
 from ..engine.slots import Slots
 from ..engine.waker import WakeSignal
-from ..errors import UnreadablePayloadError
+from ..error_types import UnreadablePayloadError
 from ..foreign_errors import is_a, leaves_of
 from ..host.application_loop import call_on_trio
 from ..host.handler_loop import ON_TRIO, HandlerLoop

@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from typing import Final, TypeVar, Unpack
 
 from ..clock import has_virtual_time_begun, is_run_virtual, skipped_time
-from ..errors import MonqueError
+from ..error_types import MonqueError
 from ..options_and_defaults import SchedulerOptions
 from ..scheduler.running_job import Resources
 from ..scheduler.scheduler import Listeners, Scheduler, open_scheduler

@@ -14,7 +14,7 @@ import trio.testing
 from trio.testing import MockClock
 
 from ..autojump import clock_hold
-from ..errors import MonqueError
+from ..error_types import MonqueError
 from ..threads import calling_back, take_turns
 from .virtual_time import start_virtual_time
 

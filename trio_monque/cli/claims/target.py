@@ -13,7 +13,7 @@ import click
 
 from ...claims.options_and_defaults import check_filter, check_lock_field
 from ...client.server_time import ServerTime
-from ...errors import InvalidOptionError, MissingIndexError
+from ...error_types import InvalidOptionError, MissingIndexError
 from ...safe_text import shown
 from ...store.connection import collection_of
 from ...store.documents import indexes

@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 import trio
 
 from ...embedded import EmbeddedServer, embedded_mongod
-from ...errors import MonqueError
+from ...error_types import MonqueError
 from ...store.commands import command
 from ...store.connection import connect
 from ...store.types import Database

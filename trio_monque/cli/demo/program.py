@@ -14,7 +14,7 @@ from typing import Final
 import trio
 
 from ...client.monque import Monque
-from ...errors import InvalidOptionError, MonqueError
+from ...error_types import InvalidOptionError, MonqueError
 from ...events import Event
 from ...process_signals import WithoutRepeats
 from ...scheduler.scheduler import run_scheduler

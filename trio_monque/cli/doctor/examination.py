@@ -15,7 +15,7 @@ from typing import Final, TypeVar
 
 from ...client.context import ClientContext
 from ...client.monque import Monque
-from ...errors import MonqueConnectionError
+from ...error_types import MonqueConnectionError
 from ...jobs.instance import Instance, is_alive
 from ...jobs.views import BrokenDocument
 from ...options_and_defaults import client_config

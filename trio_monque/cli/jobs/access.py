@@ -14,7 +14,7 @@ import click
 from ...client.context import ClientContext
 from ...client.monque import Monque
 from ...client.sync_monque import SyncMonque
-from ...errors import InvalidJobIdentifierError, InvalidOptionError
+from ...error_types import InvalidJobIdentifierError, InvalidOptionError
 from ...options_and_defaults import ClientOptions, client_config
 from ...store.job_collection import JobCollection
 from ...store.types import Database

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import click
 
-from ...errors import DocumentRefusedError, InvalidOptionError, MonqueConnectionError, MonqueError
+from ...error_types import DocumentRefusedError, InvalidOptionError, MonqueConnectionError, MonqueError
 from ...jobs.job import Job
 from ...safe_text import one_line
 from ...store.job_json import job_as_json

@@ -13,7 +13,7 @@ import click
 from ...client import enqueue as enqueuing
 from ...client import schedules
 from ...client.operation import Operation
-from ...errors import InvalidCronError
+from ...error_types import InvalidCronError
 from ...jobs import schedule_preview
 from ...jobs.enqueued import ON_CONFLICT
 from ...jobs.job import Job

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import click
 
-from ...errors import MonqueError
+from ...error_types import MonqueError
 from ...jobs.cron import normalised, zone_names
 from ...jobs.job import Job, JobStatus
 from ...jobs.meta import checked_meta

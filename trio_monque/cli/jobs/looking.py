@@ -8,7 +8,7 @@ from typing import Final
 
 import click
 
-from ...errors import InvalidOptionError, MonqueConnectionError
+from ...error_types import InvalidOptionError, MonqueConnectionError
 from ...jobs.cursors import ORDERS
 from ...jobs.job import Job, JobStatus
 from ...jobs.job_query import JobFilter

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ...errors import MonqueError
+from ...error_types import MonqueError
 from ..output import warn
 from .access import JobsAccess
 from .why_not_now import no_instance_runs

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import click
 
-from ...errors import DocumentRefusedError, InvalidOptionError
+from ...error_types import DocumentRefusedError, InvalidOptionError
 from ...jobs.job import JobStatus
 from ...safe_text import one_line
 from ...store.extended_json import text_of_id

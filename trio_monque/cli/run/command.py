@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 import click
 import trio
 
-from ...errors import MonqueError
+from ...error_types import MonqueError
 from ...options_and_defaults import SchedulerOptions
 from ..connection import Connection, connection_options
 from ..log_output import log_options

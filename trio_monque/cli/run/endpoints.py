@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ...errors import MonqueError
+from ...error_types import MonqueError
 from .children import Children
 from .health import health_pages
 from .http_server import Address, served

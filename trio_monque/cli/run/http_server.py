@@ -15,7 +15,7 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 import click
 
-from ...errors import MonqueError
+from ...error_types import MonqueError
 from ...log import logger_of
 
 if TYPE_CHECKING:

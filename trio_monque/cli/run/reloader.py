@@ -13,7 +13,7 @@ from typing import Final
 import trio
 import watchfiles
 
-from ...errors import MonqueError
+from ...error_types import MonqueError
 from ...log import logger_of
 from .children import Children, first_of
 from .restarts import described, exit_status

@@ -15,7 +15,7 @@ from typing import Any, Concatenate, Final, ParamSpec, TypeVar, cast, get_args, 
 import click
 from click.core import ParameterSource
 
-from ...errors import InvalidOptionError
+from ...error_types import InvalidOptionError
 from ...options_and_defaults import ClientConfig, Retention, SchedulerConfig, SchedulerOptions, scheduler_config
 from ..parameters import LENGTH
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ...checks import signature_of
-from ...errors import MonqueError
+from ...error_types import MonqueError
 from ...scheduler.workers import Workers, loop_of_all
 from ..tracebacks import UserCodeError
 

@@ -11,7 +11,7 @@ from types import FrameType
 
 import anyio
 
-from ...errors import MonqueError
+from ...error_types import MonqueError
 from ...options_and_defaults import SchedulerOptions
 from ...process_signals import default_signals_in_children
 from ...scheduler.events_and_report import SchedulerReport

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from pymongo import DESCENDING, IndexModel
 
-from ...errors import InvalidCronError
+from ...error_types import InvalidCronError
 from ...jobs.cron import ZoneUnknownHereError, check_timezone, lack_of_zone, normalised
 from ...jobs.failure_groups import Failure
 from ...jobs.job import JobStatus

@@ -13,7 +13,7 @@ from pymongo import ReadPreference
 from pymongo import errors as driver
 
 from ...clock import ClockReadings, steady_clock
-from ...errors import MonqueConnectionError
+from ...error_types import MonqueConnectionError
 from ..change_stream import open_watch
 from ..codec import OWN_OPTIONS
 from ..commands import command

@@ -25,7 +25,7 @@ from pymongo import UpdateOne
 from pymongo import errors as driver
 
 from ...document_lock import MOST_TRIES, LockStamp, dead_letter_lock, read_lock
-from ...errors import MonqueConnectionError
+from ...error_types import MonqueConnectionError
 from ...log import logger_of
 from ..commands import BY_ID, by_majority, causal_session, command, update_unless_refused
 from ..types import ClientSession

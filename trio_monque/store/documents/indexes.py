@@ -15,7 +15,7 @@ import bson
 from pymongo import ASCENDING, IndexModel
 from pymongo import errors as driver
 
-from ...errors import MonqueConnectionError
+from ...error_types import MonqueConnectionError
 from ..codec import OWN_OPTIONS
 from ..commands import command
 from .due import looked_for

@@ -22,7 +22,7 @@ from pymongo.read_concern import ReadConcern
 from pymongo.write_concern import WriteConcern
 
 from ...document_lock import NEVER, Fence, Lock, LockStamp, read_lock
-from ...errors import InvalidOptionError
+from ...error_types import InvalidOptionError
 from ...log import logger_of
 from ...safe_text import shown
 from ..codec import LENIENT, OWN_OPTIONS, RawDocument

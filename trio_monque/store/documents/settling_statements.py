@@ -21,7 +21,7 @@ from bson.raw_bson import RawBSONDocument
 from pymongo import UpdateMany, UpdateOne
 
 from ...document_lock import Fence
-from ...errors import InvalidPayloadError
+from ...error_types import InvalidPayloadError
 from ...options_and_defaults import LARGEST_PAYLOAD
 from ..codec import OWN_OPTIONS
 from ..commands import BY_ID, in_chunks_by_size
