@@ -277,7 +277,8 @@ class BrokenDocumentError(MonqueError, ValueError):
     def __init__(self, document_id: object, problem: str) -> None:
         # Another program wrote the document. Its content must not bring secrets or line breaks into a log.
         problem = one_line(without_secrets(problem[: 4 * LONGEST_TEXT]))
-        super().__init__(f"document {one_line(str(document_id), 80)} is not a job: {problem}. Repair or delete it")
+        advice = "Repair it (`trio-monque repair ID --set FIELD=VALUE`) or delete it"
+        super().__init__(f"document {one_line(str(document_id), 80)} is not a job: {problem}. {advice}")
         self.document_id = document_id
         self.problem = problem
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -61,7 +62,13 @@ def now() -> datetime:
     return to_milliseconds(datetime.now(UTC))
 
 
-def enter(db: Database, instance_id: str, *names: str, heartbeat_ago: float = 0.0) -> Instance:
+def enter(
+    db: Database,
+    instance_id: str,
+    *names: str,
+    heartbeat_ago: float = 0.0,
+    overdue_by_name: Mapping[str, int] | None = None,
+) -> Instance:
     """Insert the entry of an instance that runs these names."""
     instance = Instance(
         id=instance_id,
@@ -72,6 +79,7 @@ def enter(db: Database, instance_id: str, *names: str, heartbeat_ago: float = 0.
         started_at=now() - timedelta(hours=1),
         last_heartbeat=now() - timedelta(seconds=heartbeat_ago),
         heartbeat_interval=30.0,
+        overdue_by_name=overdue_by_name or {},
         version="1",
     )
     assert instances.insert(handle(db), instance)

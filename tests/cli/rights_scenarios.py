@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import pymongo
 import trio
+from bson import ObjectId
 from pymongo import monitoring
 
 from trio_monque import (
@@ -199,7 +200,9 @@ def operates(database: Database, _uri: str) -> None:
 
 def operates_by_commands(database: Database, uri: str) -> None:
     first, second, *_ = (str(job.id) for job in Monque(database, skip_index_creation=True).sync.get_jobs())
+    database["monque_jobs"].update_one({"_id": ObjectId(first)}, {"$set": {"nextRunAt": "tomorrow"}})
     for command in (
+        ["repair", first, "--set", "nextRunAt=now", "--yes"],
         ["reschedule", first, "2h"],
         ["cancel", first],
         ["retry", first],

@@ -23,7 +23,7 @@ from trio_monque.cli.run import command
 from trio_monque.cli.run.scheduler_options import OFFERED, scheduler_options, spelled
 from trio_monque.cli.run.worker import Work
 from trio_monque.embedded import EmbeddedServer
-from trio_monque.options_and_defaults import SchedulerConfig, SchedulerOptions
+from trio_monque.options_and_defaults import Retention, SchedulerConfig, SchedulerOptions
 from trio_monque.store.types import Database
 
 from .run_process import run_process
@@ -129,6 +129,20 @@ def test_each_option_of_the_scheduler_reaches_it(monkeypatch: pytest.MonkeyPatch
             arguments += [flag, f"{value}"]
     assert main(["run", "shop:workers", "--uri", "mongodb://localhost/shop", *arguments]) == 0
     assert ran == [GIVEN]
+
+
+def test_each_option_of_retention_reaches_the_scheduler() -> None:
+    @click.command
+    @scheduler_options
+    def show(options: SchedulerOptions) -> SchedulerOptions:
+        return options
+
+    given = {"completed": "12h", "failed": "30d", "cancelled": "0", "keep_last": "7", "interval": "5m"}
+    arguments = [part for name, text in given.items() for part in (f"--retention-{name.replace('_', '-')}", text)]
+    assert given.keys() == {field.name for field in fields(Retention)}
+    chosen = Retention(completed=43_200, failed=2_592_000, cancelled=0, keep_last=7, interval=300)
+    assert show.main(arguments, standalone_mode=False) == {"retention": chosen}
+    assert show.main(["--retention-keep-last", "7"], standalone_mode=False) == {"retention": Retention(keep_last=7)}
 
 
 @pytest.mark.parametrize("name", ["run", "doctor", "server", "demo", *(f"claims {one}" for one in claims.commands)])

@@ -142,6 +142,20 @@ def test_dead_instance(doctor: Doctor, db: Database) -> None:
     assert sentence.endswith(" s ago: it died, is frozen, or does not reach the database.")
 
 
+def test_plain_handlers_beyond_their_time_limit(doctor: Doctor, db: Database) -> None:
+    enter(db, "w1", "mail", "hang", overdue_by_name={"hang": 1})
+    enter(db, "w2", "mail", "hang", overdue_by_name={"hang": 4, "mail": 1})
+    enter(db, "w3", "hang", overdue_by_name={"hang": 100}, heartbeat_ago=1000)  # Its threads have ended with it.
+    found = [one["fields"] for one in doctor.looks().findings if one["kind"] == "overdue-threads"]
+    assert found == [
+        {"name": "hang", "count": 5, "instance": "w2", "is_capped": False},
+        {"name": "mail", "count": 1, "instance": "w2", "is_capped": False},
+    ]
+    (sentence,) = doctor.looks("hang").sentences("overdue-threads")
+    assert "of the name 'hang' that go on although their runs were cancelled" in sentence
+    assert ": 5, most of them in w2." in sentence
+
+
 def test_poison_and_failing_jobs(doctor: Doctor, db: Database) -> None:
     jobs = db["monque_jobs"]
     killer, given_up, once, failing = (insert(handle(db), "render").id for _ in range(4))

@@ -22,6 +22,8 @@ from trio_monque.store.types import Collection, Database
 from .command_support import Command, command_of
 from .doctor_support import enter, now
 
+HOUR = timedelta(hours=1)
+
 
 @pytest.fixture
 def command(mongod: EmbeddedServer, db: Database, capsys: pytest.CaptureFixture[str]) -> Command:
@@ -351,9 +353,26 @@ def test_failures_are_grouped_by_their_error(
     assert (found["errors"][0]["example"], found["is_capped"]) == (str(ids[2]), False)
     assert found["errors"][0]["first"] < found["errors"][0]["last"]
     assert command("errors", "--name", "other", "--json").json["errors"] == []
+    table = command("errors")
+    assert table.lines[0].split() == ["example", "jobs", "name", "error", "last", "first"]
+    assert table.lines[1].split()[:5] == [str(ids[2]), "3", "mail", "ValueError:", "order"]
     monkeypatch.setattr(of_jobs, "MOST_READ", 2)
     capped = command("errors")
-    assert {line.split()[2] for line in capped.lines[1:]} == {"1+"}
+    assert {line.split()[1] for line in capped.lines[1:]} == {"1+"}
+
+
+def test_failures_are_grouped_before_any_program_has_created_the_indexes(command: Command, jobs: Collection) -> None:
+    jobs.insert_one(
+        {
+            **dict.fromkeys(("nextRunAt", "createdAt", "updatedAt"), now()),
+            "name": "mail",
+            "status": "failed",
+            "failReason": "OSError: no route",
+        }
+    )
+    for options in ((), ("--name", "mail")):
+        (group,) = command("errors", "--json", *options).json["errors"]
+        assert (group["name"], group["error"], group["count"]) == ("mail", "OSError: no route", 1)
 
 
 def test_held_jobs_are_counted_although_no_heartbeat_came(command: Command, monque: Monque, db: Database) -> None:
@@ -364,6 +383,53 @@ def test_held_jobs_are_counted_although_no_heartbeat_came(command: Command, monq
     claim_due(handle(db), {"mail": 3}, stamp("worker-1", now()), now() + timedelta(seconds=5))
     numbers = {one["id"]: one["held"] for one in command("instances", "--json").json["instances"]}
     assert numbers == {"worker-1": 3, "worker-2": 0}
+
+
+def test_jobs_that_an_instance_holds(command: Command, monque: Monque, db: Database) -> None:
+    enter(db, "worker-1", "mail")
+    enter(db, "worker-2", "mail")
+    for number in range(6):
+        monque.sync.enqueue("mail", number)
+    # The second two are held for a shorter time, the third by another instance; the last one is pending.
+    first = claim_due(handle(db), {"mail": 2}, stamp("worker-1", now() - timedelta(minutes=5)), now() + HOUR)
+    second = claim_due(handle(db), {"mail": 2}, stamp("worker-1", now()), now() + HOUR)
+    claim_due(handle(db), {"mail": 1}, stamp("worker-10", now()), now() + HOUR)
+    held = [*(job.id for job in first), *(job.id for job in second)]
+    listed = command("jobs", "--held-by", "worker-1", "--json")
+    assert (listed.status, listed.err) == (0, "")
+    assert {one["id"] for one in listed.json["jobs"][:2]} == {str(one) for one in held[:2]}
+    assert {one["id"] for one in listed.json["jobs"]} == {str(one) for one in held}
+    assert "data" not in listed.json["jobs"][0]
+    cut = command("jobs", "--held-by", "worker-1", "--limit", "2")
+    assert cut.lines[0].split() == ["id", "name", "claimed", "renewed", "attempts"]
+    assert {line.split()[0] for line in cut.lines[1:]} == {str(one) for one in held[:2]}
+    assert "5m" in cut.lines[1]
+    assert cut.err == "more: --limit 2 showed those that are held for the longest time\n"
+    assert command("jobs", "--held-by", "worker-1", "--limit", "4").err == ""
+
+
+def test_instance_that_holds_no_job_and_one_that_is_unknown(command: Command, monque: Monque, db: Database) -> None:
+    enter(db, "worker-2", "mail")
+    empty = command("jobs", "--held-by", "worker-2")
+    assert (empty.status, empty.out) == (0, f"worker-2 holds no job of {db.name}.monque_jobs\n")
+    for more in ((), ("--json",)):
+        unknown = command("jobs", "--held-by", "worker-3", *more)
+        assert unknown.status == 1
+        assert unknown.err == (
+            f"there is no instance worker-3: it has no entry beside {db.name}.monque_jobs, and holds no job. "
+            "`trio-monque instances` lists the instances; did you mean worker-2?\n"
+        )
+    # A process that died may hold jobs after another instance removed its entry.
+    monque.sync.enqueue("mail")
+    claim_due(handle(db), {"mail": 1}, stamp("dead", now()), now() + HOUR)
+    assert len(command("jobs", "--held-by", "dead", "--json").json["jobs"]) == 1
+
+
+@pytest.mark.parametrize("more", [("--name", "mail"), ("--sort", "id"), ("--cursor", "a"), ("--older-than", "2h")])
+def test_holder_cannot_be_combined_with_a_selection(command: Command, more: tuple[str, ...]) -> None:
+    refused = command("jobs", "--held-by", "worker-1", *more)
+    assert refused.status == 2
+    assert "--held-by takes no other selection, no --sort and no --cursor: leave them out" in refused.err
 
 
 @pytest.mark.parametrize(

@@ -47,6 +47,7 @@ LISTS: Final = [
     ["jobs", "--newer-than", "100d"],
     *(["jobs", "--name", "rare", "--sort", sign + order] for order in ("id", "updated_at") for sign in ("", "-")),
     ["instances"],
+    ["jobs", "--held-by", "worker-1"],
     ["errors"],
     ["errors", "--name", "mail"],
     ["show", "--raw", str(MARK)],
@@ -99,3 +100,25 @@ def test_each_command_reads_a_bounded_number_of_documents_along_an_index(
             assert "more than 1,000 jobs of its name are due before it" in ended.out
         if arguments == ["stats"]:
             assert len(entries) == 1
+
+
+def test_jobs_of_an_instance_are_found_by_the_index_and_read_without_their_data(
+    mongod: EmbeddedServer, db: Database, capsys: pytest.CaptureFixture[str]
+) -> None:
+    begin = now() - timedelta(hours=12)
+    dates = dict.fromkeys(("nextRunAt", "createdAt", "updatedAt"), begin)
+    held = {"name": "mail", "data": "x" * 10_000, "status": "processing", **dates}
+    number = MOST_AHEAD
+    db["monque_jobs"].insert_many(
+        {**held, "claimedBy": f"worker-{1 + (one % 100 != 0)}", "lockedAt": begin + timedelta(seconds=one)}
+        for one in range(number)
+    )
+    indexes.ensure(handle(db))
+    with profiling(db, 16 << 20) as reported:
+        ended = command_of(mongod, db, capsys)("jobs", "--held-by", "worker-1", "--limit", "5", "--json")
+    assert [one["locked_at"][14:19] for one in ended.json["jobs"]] == [
+        f"{begin + timedelta(seconds=100 * place):%M:%S}" for place in range(5)
+    ]
+    (entry,) = [one for one in reported() if "claimedBy" in str(one["command"])]
+    assert (entry["docsExamined"], entry["keysExamined"], entry.get("hasSortStage", False)) == (6, 6, False)
+    assert entry["responseLength"] < 10_000

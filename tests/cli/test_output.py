@@ -140,6 +140,17 @@ def test_table_in_a_terminal_fits_its_width_and_keeps_ids_whole(mongod: Embedded
 
 
 @pytest.mark.full
+def test_errors_in_a_narrow_terminal_leave_out_times_before_the_error(mongod: EmbeddedServer, db: Database) -> None:
+    job = Monque(db).sync.enqueue("send-mail")
+    failed = {"status": "failed", "failReason": "TimeoutError: the mail server did not answer"}
+    db["monque_jobs"].update_one({"_id": job.id}, {"$set": failed})
+    uri = uri_of_database(mongod.uri, db.name)
+    shown = in_a_terminal("errors", "--uri", uri, columns=80, NO_COLOR="1")
+    (line,) = [one for one in shown.splitlines() if str(job.id) in one]
+    assert line.split()[:6] == [str(job.id), "1", "send-mail", "TimeoutError:", "the", "mail"]
+
+
+@pytest.mark.full
 @pytest.mark.parametrize("command", ["jobs", "stats", "instances", "indexes"])
 def test_reader_that_leaves_ends_the_command_without_a_traceback(
     mongod: EmbeddedServer, db: Database, command: str

@@ -87,6 +87,21 @@ def test_second_signal_cancels_and_releases_running_jobs(folder: Path, uri: str,
     assert "ended (SIGINT was received): 0 completed, 0 failed" in lines[1]["message"]
 
 
+def test_ended_jobs_are_deleted_as_the_options_of_retention_say(folder: Path, uri: str, db: Database) -> None:
+    calls = Monque(db).sync
+    ended = [calls.enqueue("old", delay=3600) for _ in range(3)]
+    for job in ended:
+        calls.cancel_job(job.id)
+    pending = calls.enqueue("old", delay=3600)
+    options = ("--retention-cancelled", "0", "--retention-keep-last", "1", "--retention-completed", "30d")
+    with run_process(folder, "shop:made", "--uri", uri, *options) as worker:
+        worker.wait_for_log("retention deleted")
+        worker.send(signal.SIGTERM)
+        status, _ = worker.wait_ended()
+    assert status == 0
+    assert {one["_id"] for one in db["monque_jobs"].find({"name": "old"})} == {ended[-1].id, pending.id}
+
+
 @pytest.mark.full
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("loop", ["trio", "asyncio", "uvloop"])

@@ -94,6 +94,18 @@ def test_target_without_workers_ends_in_one_line(run: Run, arguments: list[str],
         (["shop:workers", "--uri-file", "nowhere"], "'nowhere' does not exist"),
         (["shop:workers", "--uri", ELSEWHERE, "--lock-timeout", "1"], "--lock-timeout=1.0: is shorter than a lease"),
         (["shop:workers", "--uri", ELSEWHERE, "--instance-id", ""], "--instance-id='': "),
+        (
+            ["shop:workers", "--uri", ELSEWHERE, "--retention-interval", "5m"],
+            "--retention-interval alone deletes nothing: give one of --retention-completed, --retention-failed, ",
+        ),
+        (
+            ["shop:workers", "--uri", ELSEWHERE, "--retention-completed", "1d", "--retention-keep-last", "0"],
+            "--retention-keep-last=0: must be at least 1",
+        ),
+        (
+            ["shop:workers", "--uri", ELSEWHERE, "--retention-failed", "5x"],
+            "Invalid value for '--retention-failed': '5x' is not a length of time",
+        ),
         (["shop:workers", "--uri", ELSEWHERE, "--concurency", "3"], "No such option '--concurency'."),
         (
             ["shop:workers", "--uri", ELSEWHERE, "--processes", "2", "--reload"],

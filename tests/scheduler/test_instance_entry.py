@@ -37,7 +37,7 @@ def entries(db: Database) -> Collection:
 
 
 def renewed(entry: InstanceEntry, *, draining: bool = False) -> Instance:
-    return entry.renewed([], [], datetime.now(UTC), draining=draining)
+    return entry.renewed([], [], [], datetime.now(UTC), draining=draining)
 
 
 def is_look(name: str, command: Any) -> bool:
@@ -74,7 +74,7 @@ def test_heartbeats_grow_although_the_servers_clock_steps_back(entry: InstanceEn
     entered = entries.find_one({"_id": "us"})
     assert entered is not None
     before = datetime(2020, 1, 1, tzinfo=UTC)
-    first, second = (entry.renewed([], [], before, draining=False).last_heartbeat for _ in range(2))
+    first, second = (entry.renewed([], [], [], before, draining=False).last_heartbeat for _ in range(2))
     assert entered["heartbeatAt"].replace(tzinfo=UTC) < first < second
 
 

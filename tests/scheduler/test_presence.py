@@ -6,6 +6,7 @@ import logging
 import os
 import re
 import socket
+import threading
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
@@ -71,6 +72,24 @@ def test_any_client_on_any_backend_sees_the_fleet(db: Database, backend: str) ->
         assert await monque.resume("a")
 
     anyio.run(main, backend=backend)
+
+
+async def test_heartbeats_report_plain_handlers_beyond_their_time_limit(db: Database, monque: Monque) -> None:
+    workers, end = Workers(), threading.Event()
+
+    @workers.register("hang", timeout=0.05, max_attempts=1)
+    def hang(_: RunningJob[Any]) -> None:
+        end.wait()
+
+    try:
+        async with open_scheduler(db, workers, heartbeat_interval=BEAT_OF_HOLDERS) as scheduler:
+            await scheduler.enqueue("hang")
+            await scheduler.enqueue("hang")
+            await seen(monque, lambda found: found[0].overdue_by_name == {"hang": 2})
+            end.set()
+            await seen(monque, lambda found: found[0].overdue_by_name == {})
+    finally:
+        end.set()
 
 
 async def test_heartbeats_report_held_jobs_and_the_drain(db: Database, monque: Monque) -> None:

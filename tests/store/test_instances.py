@@ -31,9 +31,12 @@ ENTRY = Instance(
     heartbeat_interval=0.25,
     held=3,
     held_by_name={"send.$mail": 2, "greet": 1},
+    overdue_by_name={"send.$mail": 1},
     version="1",
 )
-LATER = replace(ENTRY, last_heartbeat=PAST + timedelta(seconds=1), draining=True, held=0, held_by_name={})
+LATER = replace(
+    ENTRY, last_heartbeat=PAST + timedelta(seconds=1), draining=True, held=0, held_by_name={}, overdue_by_name={}
+)
 OTHER = replace(ENTRY, incarnation="second")
 
 
@@ -52,6 +55,13 @@ def test_entry_is_read_as_it_was_written_and_as_its_beats_changed_it(beside: Job
     assert instances.read(beside, "us") is None
     assert not instances.beat(beside, LATER)
     assert instances.read_all(beside) == []
+
+
+def test_entry_of_an_older_release_is_read(beside: JobCollection) -> None:
+    instances.insert(beside, ENTRY)
+    entries = beside.collection.database[instances.name_of_collection(beside.collection.name)]
+    entries.update_one({"_id": "us"}, {"$unset": {"overdueByName": ""}})
+    assert instances.read(beside, "us") == replace(ENTRY, overdue_by_name={})
 
 
 def test_exactly_one_of_many_simultaneous_entries_under_one_id_succeeds(beside: JobCollection) -> None:

@@ -83,8 +83,8 @@ A_WRITE_ASKS_AGAIN: Final = {
     "documents.claiming.update_each_if_refused", "documents.due._look", "documents.due._look_for_unreadable",
     "documents.rescuing.observe_in", "doubled_fields.current_schedule", "due._look", "due_behind_skipped._keys",
     "due_behind_skipped._read", "instances.claims_of", "instances.locked_until", "instances.read", "instances.read_all",
-    "rescuing._as_compared", "rescuing.look", "rescuing.read", "rescuing.read_whole", "retention.beyond_the_last",
-    "retention.choose", "retention.names", "run_again._look", "unstarted_jobs.look",
+    "repairing.try_out", "rescuing._as_compared", "rescuing.look", "rescuing.read", "rescuing.read_whole",
+    "retention.beyond_the_last", "retention.choose", "retention.names", "run_again._look", "unstarted_jobs.look",
 }  # fmt: skip
 
 # When to look again, or what to leave out for a minute: another look corrects it.
@@ -96,13 +96,14 @@ ANOTHER_LOOK_FOLLOWS: Final = {
 
 # For people. A page or a number may show what an election undoes a moment later.
 IS_SHOWN: Final = {
-    "broken_documents.next_batch", "diagnosis.claims.numbers_held", "diagnosis.follow_ups.owed",
-    "diagnosis.jobs._first", "documents.counting._holders", "documents.counting._unreadable",
-    "documents.counting.count_dead_letters", "documents.counting.number", "documents.dead_letters.listed",
-    "documents.indexes.is_large", "member_admin.stored_configuration", "queries._documents",
-    "queries.count_due_before", "queries.get_job", "queries.get_job_by_key", "queries.names", "queries.names_at_rest",
-    "queries.raw_documents", "queue_depths.queue_depths", "selection_counts._number", "statistics.are_few",
-    "statistics.queue_stats", "statistics.queue_stats_by_name",
+    "broken_documents.next_batch", "diagnosis.claims.jobs_held_by", "diagnosis.claims.numbers_held",
+    "diagnosis.follow_ups.owed", "diagnosis.jobs._first", "documents.counting._holders",
+    "documents.counting._unreadable", "documents.counting.count_dead_letters", "documents.counting.number",
+    "documents.dead_letters.listed", "documents.indexes.is_large", "member_admin.stored_configuration",
+    "queries._documents", "queries.count_due_before", "queries.get_job", "queries.get_job_by_key",
+    "queries.names", "queries.names_at_rest", "queries.raw_documents",
+    "queue_depths.queue_depths", "selection_counts._number", "statistics.are_few", "statistics.queue_stats",
+    "statistics.queue_stats_by_name",
 }  # fmt: skip
 
 

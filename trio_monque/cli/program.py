@@ -90,6 +90,7 @@ program.add_entries(
         CommandEntry("retry", ".jobs.acting", "Requeue failed and cancelled jobs."),
         CommandEntry("reschedule", ".jobs.acting", "Change when a pending job is due."),
         CommandEntry("delete", ".jobs.acting", "Delete jobs."),
+        CommandEntry("repair", ".jobs.repairing", "Make a job of a document that is not one."),
         CommandEntry("pause", ".jobs.pausing", "Let no instance start jobs of a name."),
         CommandEntry("resume", ".jobs.pausing", "Let instances start jobs of a paused name."),
         CommandEntry("server", ".server", "Run a MongoDB server for development."),

@@ -152,6 +152,11 @@ class Engine(Generic[ClaimT, SettlementT, BatchT, SeenT, RescuedT]):
         return self._runner.overdue_threads
 
     @property
+    def overdue(self) -> Sequence[ClaimT]:
+        """The claims of these runs."""
+        return [run.claim for run in self._runner.overdue]
+
+    @property
     def unfinished(self) -> Sequence[ClaimT]:
         """The held claims; after the end, those whose runs were neither settled nor given back."""
         return tuple(run.claim for run in self._runner.held)

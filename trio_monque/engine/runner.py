@@ -181,7 +181,12 @@ class Runner(Generic[ClaimT, SettlementT]):
     @property
     def overdue_threads(self) -> int:
         """How many cancelled runs hold their slots because their threads go on. May be asked for in any thread."""
-        return sum(run.is_overdue_in_thread for run in self.running)
+        return len(self.overdue)
+
+    @property
+    def overdue(self) -> Sequence[Run[ClaimT]]:
+        """These runs. May be asked for in any thread."""
+        return [run for run in self.running if run.is_overdue_in_thread]
 
     # Guarded and protected from Ctrl-C here, and not by `guard`: another coroutine around each run would add a tenth to
     # the memory of a running job.

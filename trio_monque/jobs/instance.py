@@ -42,6 +42,8 @@ class Instance:
         draining: It is shutting down, and claims no more jobs.
         held: How many jobs it held at its last heartbeat.
         held_by_name: How many jobs of each name it held, for the twenty names with the most.
+        overdue_by_name: How many plain handlers of each name went on then although their runs were cancelled, for the
+            twenty names with the most. Each holds a slot of its name.
         version: The version of this library that it runs.
         is_live: Its last heartbeat is at most two of its intervals old.
     """
@@ -57,6 +59,7 @@ class Instance:
     draining: bool = False
     held: int = 0
     held_by_name: Mapping[str, int] = field(default_factory=dict)
+    overdue_by_name: Mapping[str, int] = field(default_factory=dict)
     version: str = ""
     is_live: bool = True
 
@@ -102,5 +105,5 @@ def similar_name(name: str, live: Iterable[Instance]) -> str | None:
 
 
 def most_held(names: Iterable[str]) -> Mapping[str, int]:
-    """The numbers of held jobs for the names with the most."""
+    """The numbers of jobs for the names with the most."""
     return dict(Counter(names).most_common(MOST_NAMES_HELD))

@@ -61,6 +61,7 @@ def assembled(
         engine.stop,
         names=lambda: workers.names,
         held=lambda: engine.unfinished,
+        overdue=lambda: engine.overdue,
     )
     # A service runs until the last run is settled; a chore is cancelled when the engine stops claiming.
     engine.add_service(presence.run, presence.progress, presence.end)

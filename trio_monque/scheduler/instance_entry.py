@@ -153,7 +153,9 @@ class InstanceEntry:
         seen = instances.read(jobs, entry.id)
         return None if seen is None or seen.incarnation == entry.incarnation else seen
 
-    def renewed(self, names: Sequence[str], held: Sequence[Job], now: datetime, *, draining: bool) -> Instance:
+    def renewed(
+        self, names: Sequence[str], held: Sequence[Job], overdue: Sequence[Job], now: datetime, *, draining: bool
+    ) -> Instance:
         """Return the entry that the next heartbeat writes; `now` is the server's time."""
         assert self._entry is not None, "it enters first"
         self._entry = replace(
@@ -163,6 +165,7 @@ class InstanceEntry:
             draining=draining,
             held=len(held),
             held_by_name=most_held(job.name for job in held),
+            overdue_by_name=most_held(job.name for job in overdue),
         )
         return self._entry
 

@@ -48,6 +48,7 @@ class Presence:
     Args:
         names: The names that the scheduler runs now.
         held: The jobs that it holds now.
+        overdue: The jobs whose plain handlers go on although their runs were cancelled.
     """
 
     def __init__(
@@ -59,6 +60,7 @@ class Presence:
         *,
         names: Callable[[], Sequence[str]],
         held: Callable[[], Sequence[Job]],
+        overdue: Callable[[], Sequence[Job]],
     ) -> None:
         self.progress = Progress("presence")
         self._context = context
@@ -68,6 +70,7 @@ class Presence:
         self._stop = stop
         self._names = names
         self._held = held
+        self._overdue = overdue
         # In virtual time no heartbeats are sent, because every instance of this process is alive there.
         self._time = loop_time()
         self._entry = InstanceEntry(context, config)
@@ -151,7 +154,9 @@ class Presence:
 
     async def _beat_and_look(self) -> None:
         now = await self._context.refreshed(self._db_threads, Channel.CLAIMS)
-        entry = self._entry.renewed(self._names(), self._held(), now, draining=self._stop.draining.is_set())
+        entry = self._entry.renewed(
+            self._names(), self._held(), self._overdue(), now, draining=self._stop.draining.is_set()
+        )
         other = await self._db_threads.hand_over(
             partial(self._entry.beat, entry),
             # The caller was cancelled, so this instance may have left: the heartbeat must not leave an entry behind.

@@ -73,11 +73,16 @@ def broken_among(jobs: JobCollection, batch: bytes, limit: int) -> list[BrokenDo
     for raw, document in _documents(jobs, batch):
         if len(found) == limit:
             break
-        problem = _problem(jobs, document) or doubled_fields.problem_of(raw) or _refusal(jobs, raw)
+        problem = problem_of(jobs, raw, document)
         if problem is not None:
             shown = _shown(raw)
             found.append(BrokenDocument(shown.get("_id"), problem, shown))
     return found
+
+
+def problem_of(jobs: JobCollection, raw: bytes, document: Any) -> str | None:
+    """Return why no scheduler runs a document, given as bytes and as read; None if it is a job."""
+    return _problem(jobs, document) or doubled_fields.problem_of(raw) or _refusal(jobs, raw)
 
 
 def _documents(jobs: JobCollection, batch: bytes) -> Iterator[tuple[bytes, Any]]:

@@ -136,9 +136,18 @@ def _changing(instance: Instance) -> dict[str, Any]:
         "names": list(instance.names),
         "draining": instance.draining,
         "held": instance.held,
-        # A list, not a document by name: a job's name may contain dots and dollars.
-        "heldByName": [{"name": name, "count": count} for name, count in instance.held_by_name.items()],
+        "heldByName": _listed(instance.held_by_name),
+        "overdueByName": _listed(instance.overdue_by_name),
     }
+
+
+def _listed(numbers: Mapping[str, int]) -> list[dict[str, Any]]:
+    # A list, not a document by name: a job's name may contain dots and dollars.
+    return [{"name": name, "count": count} for name, count in numbers.items()]
+
+
+def _by_name(listed: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+    return {str(one["name"]): int(one["count"]) for one in listed}
 
 
 def _instance(document: Mapping[str, Any]) -> Instance | None:
@@ -157,7 +166,8 @@ def _instance(document: Mapping[str, Any]) -> Instance | None:
             heartbeat_interval=document["heartbeatInterval"] / 1000,
             draining=bool(document["draining"]),
             held=int(document["held"]),
-            held_by_name={str(one["name"]): int(one["count"]) for one in document["heldByName"]},
+            held_by_name=_by_name(document["heldByName"]),
+            overdue_by_name=_by_name(document.get("overdueByName", ())),  # An older release does not write it.
             version=str(document["version"]),
         )
     except (KeyError, TypeError, ValueError, OverflowError) as error:

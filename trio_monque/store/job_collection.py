@@ -144,7 +144,8 @@ class JobCollection:
         """Skip a pending job that has an owner: no claim takes it."""
         if self.left_over.add(job.id, "", job.name):
             logger.warning(
-                "job %s is pending and still bears claimedBy=%r: it is not claimed until that is unset",
+                "job %s is pending and still bears claimedBy=%r: it is not claimed until that is unset (`trio-monque "
+                "repair ID --unset claimedBy`)",
                 job,
                 job.claimed_by,
             )

@@ -43,6 +43,7 @@ def judge_jobs(facts: JobFacts) -> Iterator[Finding]:
         if not instance.is_live:
             ago = _ago(facts.now, instance.last_heartbeat)
             yield found(kinds.DEAD_INSTANCE, instance=instance.id, pid=instance.pid, host=instance.host, ago=ago)
+    yield from _judge_overdue(facts, live)
     for holder in facts.holders:
         yield from _judge_holder(holder, facts)
     for backlog in facts.backlogs:
@@ -64,6 +65,14 @@ def judge_jobs(facts: JobFacts) -> Iterator[Finding]:
             problem=bads[0].problem,
         )
     yield from _judge_documents(facts)
+
+
+def _judge_overdue(facts: JobFacts, live: Sequence[Instance]) -> Iterator[Finding]:
+    names = {name for one in live for name in one.overdue_by_name if facts.name in (None, name)}
+    for name in sorted(names):
+        most = max(live, key=lambda one: one.overdue_by_name.get(name, 0))
+        count = Count(sum(one.overdue_by_name.get(name, 0) for one in live))
+        yield found(kinds.OVERDUE_THREADS, name=name, count=count, instance=most.id)
 
 
 def _judge_documents(facts: JobFacts) -> Iterator[Finding]:

@@ -134,6 +134,7 @@ class Examination:
         latest = indexes.UPDATED if name is None else indexes.CLAIM
         return JobFacts(
             now=now,
+            name=name,
             instances=self._list(self._instances),
             paused=self._ask(partial(stored.paused, jobs)) or frozenset(),
             holders=self._list(partial(claims.look_at_claims, jobs, now, name), indexes.HELD),

@@ -61,6 +61,7 @@ class JobFacts:
 
     Attributes:
         now: The server's time.
+        name: The name that was asked for; None for all names.
         instances: All that have an entry, dead ones too.
         paused: The names that are paused.
         holders: Who holds running jobs.
@@ -74,6 +75,7 @@ class JobFacts:
     """
 
     now: datetime
+    name: str | None = None
     instances: Sequence[Instance] = ()
     paused: frozenset[str] = frozenset()
     holders: Sequence[Holder] = ()

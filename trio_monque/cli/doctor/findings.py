@@ -250,6 +250,14 @@ DEAD_INSTANCE: Final = _kind(
     "See what became of that process, and start another one if it is gone. Live instances rescue its jobs within a "
     "lease, and remove its entry after ten of its heartbeat intervals.",
 )
+OVERDUE_THREADS: Final = _kind(
+    "overdue-threads",
+    Severity.WARNING,
+    "Plain handlers of the name {name!r} that go on although their runs were cancelled, for example beyond their time "
+    "limit: {count}, most of them in {instance}. Each holds a slot of its name until it returns.",
+    'The log of {instance} has their stacks: look for "goes on although its run was cancelled". Give the call that '
+    "they wait for a timeout of its own, below the `timeout` of the worker. A restart of the process frees the slots.",
+)
 STUCK_JOBS: Final = _kind(
     "stuck-jobs",
     Severity.PROBLEM,
@@ -368,8 +376,9 @@ BROKEN_DOCUMENT: Final = _kind(
     "broken-document",
     Severity.PROBLEM,
     "Documents that cannot be run: {count}, for example {document}: {problem}.",
-    "Look at it: `trio-monque show --raw ID`. Repair them or delete them. Until then schedulers skip them; "
-    "they look at them again every minute.",
+    "Repair each: `trio-monque repair ID --set FIELD=VALUE`, for example `--set nextRunAt=now`. `trio-monque show "
+    "--raw ID` prints it, `trio-monque delete ID` drops it. Until then schedulers skip them; they look at them again "
+    "every minute.",
 )
 OVERSIZED_DOCUMENT: Final = _kind(
     "oversized-document",

@@ -12,7 +12,7 @@ from ...store.diagnosis.jobs import failed_jobs
 from ...store.diagnosis.limits import Count
 from ...store.job_json import iso, value_as_json
 from ..exit_statuses import SUCCEEDED
-from ..output import moment, print_json, print_records
+from ..output import print_json, print_records, since
 from .access import JobsAccess, jobs_options
 
 _EXAMPLES: Final = """\b
@@ -41,14 +41,16 @@ def errors(access: JobsAccess, *, name: str | None) -> int:
         ]
         print_json({"errors": found, "is_capped": is_capped})
         return SUCCEEDED
+    now = access.now()
+    # In a narrow terminal the times are cut first, so that the error is left.
     records = [
         {
             "example": _id(one.example),
-            "name": one_line(one.name),
             "jobs": str(Count(one.count, is_capped)),
-            "first": moment(one.first),
-            "last": moment(one.last),
+            "name": one_line(one.name),
             "error": one.error,
+            "last": since(one.last, now),
+            "first": since(one.first, now),
         }
         for one in groups
     ]

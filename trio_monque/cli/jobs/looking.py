@@ -21,6 +21,7 @@ from ..exit_statuses import CHECK_FAILED, SUCCEEDED
 from ..output import duration, moment, print_json, print_records, since, warn
 from ..parameters import LENGTH
 from .access import JobsAccess, jobs_options
+from .held import list_held
 from .job_page import print_job
 from .selection import GivenSelection, selection_options
 from .why_not_now import Circumstances, why_not_now
@@ -36,6 +37,7 @@ Examples:
   trio-monque jobs --status failed --newer-than 1d
   trio-monque jobs --name send-mail --status pending
   trio-monque jobs --fail-reason timeout --limit 200 --json
+  trio-monque jobs --held-by worker-1
 """
 
 _EXAMPLES_OF_SHOW: Final = """\b
@@ -62,8 +64,17 @@ Examples:
 )
 @click.option("--limit", type=click.IntRange(1, 10_000), default=50, metavar="N", help="Show N at most. (default: 50)")
 @click.option("--cursor", metavar="TEXT", help="Continue where the page before ended, which printed this cursor.")
+@click.option("--held-by", metavar="INSTANCE", help="Only jobs that this instance holds, the longest held first.")
 @jobs_options
-def jobs(access: JobsAccess, selection: GivenSelection, *, sort: str | None, limit: int, cursor: str | None) -> int:
+def jobs(
+    access: JobsAccess,
+    selection: GivenSelection,
+    *,
+    sort: str | None,
+    limit: int,
+    cursor: str | None,
+    held_by: str | None,
+) -> int:
     """List jobs, a page at a time.
 
     A page reads ten thousand jobs at most. If those that match are rare, it may have few of them, or none, and its
@@ -71,7 +82,13 @@ def jobs(access: JobsAccess, selection: GivenSelection, *, sort: str | None, lim
 
     With --json: {"jobs": [...], "cursor": "..."}, and the cursor is null on the last page. `show ID --json` has the
     data of a job.
+
+    Exit status: 0, also if there is no such job; 1 for --held-by with an unknown instance; 2 if it could not look.
     """
+    if held_by is not None:
+        if sort or cursor or not selection.is_everything:
+            raise click.UsageError("--held-by takes no other selection, no --sort and no --cursor: leave them out")
+        return list_held(access, held_by, limit)
     chosen = JobFilter(**selection.at(access.now))
     page = access.client.get_jobs_with_cursor(
         cursor=cursor, limit=limit, filter=chosen, sort=sort or _default_order(chosen)

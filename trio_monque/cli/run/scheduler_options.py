@@ -1,4 +1,7 @@
-"""The options of a scheduler as options of a command. Names, defaults, checks and help are those of SchedulerConfig."""
+"""The options of a scheduler as options of a command.
+
+Names, defaults, checks and help are those of SchedulerConfig; with the prefix `--retention-`, those of Retention.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,8 @@ import click
 from click.core import ParameterSource
 
 from ...error_types import InvalidOptionError
-from ...options_and_defaults import ClientConfig, SchedulerConfig, SchedulerOptions, scheduler_config
+from ...options_and_defaults import ClientConfig, Retention, SchedulerConfig, SchedulerOptions, scheduler_config
+from ..parameters import LENGTH
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -44,6 +48,8 @@ OFFERED: Final = (
 )
 """In the order of the help. The others are for programs, not for operators, or are not plain values."""
 
+_RETENTION: Final = "retention_"
+
 _SPELLED: Final = {"collection_name": "collection"}
 _METAVARS: Final = {"collection_name": "NAME", "instance_id": "NAME", "retry_jitter": "SHARE"}
 
@@ -57,6 +63,13 @@ def scheduler_options(function: Callable[Concatenate[SchedulerOptions, P], R]) -
         values = {name: options.pop(name) for name in OFFERED}
         given = {name: value for name, value in values.items() if source(name) is ParameterSource.COMMANDLINE}
         chosen = cast("SchedulerOptions", given)
+        retention = {
+            name.removeprefix(_RETENTION): value
+            for name in [one for one in options if one.startswith(_RETENTION)]
+            if (value := options.pop(name)) is not None
+        }
+        if retention:
+            chosen["retention"] = _retention(retention)
         try:
             scheduler_config(chosen)
         except InvalidOptionError as error:
@@ -65,7 +78,7 @@ def scheduler_options(function: Callable[Concatenate[SchedulerOptions, P], R]) -
 
     hints, explained = get_type_hints(SchedulerConfig), _explanations()
     of_config = {field.name: field for field in fields(SchedulerConfig)}
-    command: Callable[P, R] = checked
+    command: Callable[P, R] = _retention_options(checked)
     for name in reversed(OFFERED):
         command = _option(of_config[name], hints[name], explained.get(name, ""))(command)
     return command
@@ -103,6 +116,39 @@ class OrNone(click.ParamType[float | None]):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float | None:
         return None if value == "none" else self._number.convert(value, param, ctx)
+
+
+# --- Retention ---
+
+_EXPLAINED: Final = {
+    "completed": "Delete completed jobs that ended longer ago than this, such as 12h or 30d; 0 for at once.",
+    "failed": "The same for failed jobs.",
+    "cancelled": "The same for cancelled jobs.",
+    "keep_last": "How many jobs of each name and status are kept, however old.",
+    "interval": "How often ended jobs are looked for. (default: 1h)",
+}
+
+
+def _retention_options(command: Callable[P, R]) -> Callable[P, R]:
+    for field in reversed(fields(Retention)):
+        is_count = field.name == "keep_last"
+        command = click.option(
+            spelled(_RETENTION + field.name),
+            type=click.INT if is_count else LENGTH,
+            metavar="N" if is_count else "LENGTH",
+            help=_EXPLAINED[field.name],
+        )(command)
+    return command
+
+
+def _retention(given: dict[str, Any]) -> Retention:
+    if given.keys() == {"interval"}:
+        others = ", ".join(spelled(_RETENTION + name) for name in _EXPLAINED if name != "interval")
+        raise click.UsageError(f"--retention-interval alone deletes nothing: give one of {others} too")
+    try:
+        return Retention(**given)
+    except InvalidOptionError as error:
+        raise click.UsageError(f"{spelled(_RETENTION + error.option)}{str(error).removeprefix(error.option)}") from None
 
 
 def _explanations() -> dict[str, str]:

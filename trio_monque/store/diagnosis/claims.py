@@ -18,7 +18,7 @@ from ...jobs.rescue_policy import lease_of
 from .. import indexes
 from ..codec import LENIENT
 from ..commands import command
-from ..fields import FIELD
+from ..fields import BUT_HEAVY, FIELD
 from ..job_collection import JobCollection
 from ..rescuing import CLAIM_VIEW, CLAIMED, IN_ORDER
 from .limits import Count, briefly
@@ -95,6 +95,18 @@ def numbers_held(jobs: JobCollection) -> Mapping[str, Count]:
     rows = indexes.hinted(indexes.HELD, lambda hint: list(collection.aggregate(steps, **indexes.hinting(hint))))
     is_capped = sum(row["count"] for row in rows) > MOST_HELD
     return {row["_id"]: Count(row["count"], is_capped) for row in rows if isinstance(row["_id"], str)}
+
+
+@command("look at the jobs of the instance", writes=False)
+def jobs_held_by(jobs: JobCollection, instance_id: str, limit: int) -> Sequence[Job]:
+    """Return the running jobs that an instance holds, the longest held first, without their large fields."""
+    held = {**CLAIMED, FIELD["claimed_by"]: instance_id}
+    return jobs.decoded(
+        lambda collection: indexes.hinted(
+            indexes.HELD,
+            lambda hint: list(collection.find(held, BUT_HEAVY, sort=IN_ORDER, limit=limit, hint=hint)),
+        )
+    )
 
 
 def _holder(instance_id: str | None, held: Sequence[Job], now: datetime, *, is_capped: bool) -> Holder:
