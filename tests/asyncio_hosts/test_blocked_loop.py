@@ -120,7 +120,8 @@ def test_the_time_limit_of_a_handler_that_begins_late_counts_from_its_beginning(
         began = time.monotonic()
         # The scheduler's thread moves the deadline.
         await until(lambda: blocked_until[0] + 60.0 <= job.deadline + OF_CLOCKS)
-        deadlines.append((job.deadline, began + 60.0))
+        # The clocks of two loops are read one after the other. A thread that loses the processor in between is late.
+        deadlines.append((min(job.deadline for _ in range(10)), began + 60.0))
 
     async def main() -> None:
         async with open_scheduler(db, workers, **QUICK, **SHORT_LEASE) as scheduler:
