@@ -7,17 +7,19 @@ import gc
 import threading
 import traceback
 import weakref
+from collections.abc import Callable
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, cast
 
 import anyio
+import outcome
 import pytest
 import trio
 import trio.testing
 
 from tests.bridge.support import AppRunner, Engine, open_engine, until
 from tests.support.internals import run_now
-from trio_monque.bridge.app_call import StrayCancelledError
+from trio_monque.bridge.app_call import AppCall, StrayCancelledError
 from trio_monque.bridge.app_loop import AppLoop
 from trio_monque.grace import Grace, grace_owner_of_task, using_grace
 
@@ -258,6 +260,110 @@ def test_call_that_is_cancelled_between_the_creation_of_its_task_and_the_first_s
     app.run(main)
 
 
+def test_error_of_a_task_factory_does_not_resume_a_caller_that_was_cancelled_before(app: AppRunner) -> None:
+    """It has gone on. To resume it a second time would end the whole runtime."""
+
+    async def main() -> None:
+        async with open_engine() as engine:
+            cancelled = threading.Event()
+
+            def factory(loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any) -> asyncio.Task[Any]:
+                if "AppCall._run" in repr(coroutine):
+                    engine.runtime.post(scope.cancel)
+                    assert cancelled.wait(20)
+                    raise LookupError("broken factory")
+                return asyncio.Task(coroutine, loop=loop, **options)
+
+            async def cancelled_call() -> None:
+                with scope:
+                    await engine.app_loop.call(_answer)
+                cancelled.set()
+
+            scope = trio.CancelScope()
+            asyncio.get_running_loop().set_task_factory(factory)
+            await engine.in_runtime(cancelled_call)
+            asyncio.get_running_loop().set_task_factory(None)
+            assert await engine.call(_answer) == 42
+
+    app.run(main)
+
+
+def test_call_that_begins_a_second_time_keeps_its_task() -> None:
+    """A Ctrl-C at the last line of a delivery: the loop keeps a weak reference only to the first task."""
+
+    async def main() -> None:
+        app_loop = AppLoop(lambda function: None, lambda: None)
+        call = AppCall(app_loop, _answer, cast(Any, None), None, None)
+        call.begin()
+        task = call.task
+        call.begin()
+        assert call.task is task
+        await asyncio.sleep(0)
+        app_loop.end()
+
+    asyncio.run(main())
+
+
+def test_call_whose_begin_an_interrupt_hits_is_answered_and_begins_no_more() -> None:
+    """The mailbox repeats what a Ctrl-C has hit. The function would run for a caller that has gone on."""
+    ran: list[str] = []
+
+    async def function() -> None:
+        ran.append("ran")
+
+    async def main() -> None:
+        interrupts = [KeyboardInterrupt()]
+
+        def interrupted(loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any) -> asyncio.Task[Any]:
+            if interrupts:
+                raise interrupts.pop()
+            return asyncio.Task(coroutine, loop=loop, **options)
+
+        app_loop = AppLoop(lambda function: None, lambda: None)
+        call = AppCall(app_loop, function, cast(Any, None), None, None)
+        asyncio.get_running_loop().set_task_factory(interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            call.begin()
+        call.begin()
+        await asyncio.sleep(0)
+        end = call.take_end()
+        assert isinstance(end, outcome.Error)
+        assert isinstance(end.error, KeyboardInterrupt)
+        app_loop.end()
+
+    asyncio.run(main())
+    assert ran == []
+
+
+def test_function_that_is_left_behind_is_cancelled_and_its_answer_dropped(app: AppRunner) -> None:
+    """Its caller has gone on before. The answer may still come in the last turns of the runtime."""
+
+    async def main() -> None:
+        async with open_engine() as engine:
+            log: list[str] = []
+
+            async def handler() -> None:
+                log.append("began")
+                try:
+                    await asyncio.sleep(60)
+                finally:
+                    log.append("ended")
+
+            async def left_behind() -> None:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(engine.app_loop.call, handler)
+                    await trio.to_thread.run_sync(_poll, lambda: log)
+                    engine.app_loop.leave_calls_behind()
+                    nursery.cancel_scope.cancel()
+                await trio.to_thread.run_sync(_poll, lambda: len(log) == 2)
+
+            await engine.in_runtime(left_behind)
+            assert await engine.call(_answer) == 42
+            assert log == ["began", "ended"]
+
+    app.run(main)
+
+
 def test_call_that_is_left_behind_before_the_loop_takes_it_never_begins(app: AppRunner) -> None:
     async def main() -> None:
         async with open_engine() as engine:
@@ -334,6 +440,45 @@ def test_caller_that_is_cancelled_after_its_loop_was_closed_goes_on_at_once() ->
     app_loop = loop.run_until_complete(make())
     trio.run(main)
     assert log == ["began", "resumed", "watch"]
+
+
+def test_answer_of_a_closed_loop_is_dropped_if_the_caller_has_gone_on() -> None:
+    """Python closes the coroutines of the loop, at any moment. To resume their callers again would end the runtime."""
+    tasks: list[asyncio.Task[Any]] = []
+    answers: list[Callable[[], object]] = []
+
+    async def make() -> AppLoop:
+        return AppLoop(answers.append, lambda: None)
+
+    async def handler() -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        tasks.append(task)
+        await asyncio.sleep(60)
+
+    async def has_begun() -> None:
+        await until(lambda: tasks)
+
+    def run_until_it_has_begun_and_close() -> None:
+        loop.run_until_complete(has_begun())
+        loop.close()
+
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(app_loop.call, handler)
+            await trio.testing.wait_all_tasks_blocked()
+            await trio.to_thread.run_sync(run_until_it_has_begun_and_close)
+            nursery.cancel_scope.cancel()
+        (task,) = tasks
+        task._log_destroy_pending = False  # type: ignore[attr-defined]
+        task.get_coro().close()  # type: ignore[union-attr]
+        (answer,) = answers
+        answer()
+        await trio.testing.wait_all_tasks_blocked()
+
+    loop = asyncio.new_event_loop()
+    app_loop = loop.run_until_complete(make())
+    trio.run(main)
 
 
 def test_never_began_may_replace_the_cancellation(app: AppRunner) -> None:

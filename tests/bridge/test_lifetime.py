@@ -25,6 +25,7 @@ def test_end_of_the_block_drains(app: AppRunner) -> None:
         async with open_engine() as engine:
             pass
         assert engine.log == ["drained"]
+        assert not _runtimes()
 
     app.run(main)
 
@@ -113,6 +114,25 @@ def test_cancellation_while_draining_cuts(app: AppRunner) -> None:
     app.run(main)
 
 
+def test_crash_of_the_cut_is_raised_in_place_of_the_cancellation_while_draining(app: AppRunner) -> None:
+    async def crashes(runtime: Runtime, task_status: trio.TaskStatus[None]) -> None:
+        task_status.started()
+        try:
+            await trio.sleep_forever()
+        finally:
+            raise LookupError("bug")
+
+    async def main() -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        with pytest.raises(LookupError, match="bug"):
+            async with open_in_runtime(crashes, lambda _: asyncio.get_running_loop().call_soon(task.cancel), "engine"):
+                pass
+        assert task.cancelling() == 1
+
+    app.run(main)
+
+
 @pytest.mark.parametrize("turns", range(6))
 def test_cancellation_while_starting_leaves_nothing_behind(app: AppRunner, turns: int) -> None:
     async def main() -> None:
@@ -197,13 +217,13 @@ def test_block_that_is_closed_cuts_without_a_wait(app: AppRunner) -> None:
     app.run(main)
 
 
-@pytest.mark.parametrize("moment", ["starting", "draining"])
-def test_block_that_is_closed_while_it_starts_or_drains_cuts_without_a_wait(app: AppRunner, moment: str) -> None:
+@pytest.mark.parametrize("moment", ["starting", "running", "draining"])
+def test_block_that_is_closed_at_any_moment_cuts_without_a_wait(app: AppRunner, moment: str) -> None:
     """Python closes the coroutine of a task that its loop has left behind."""
     log: list[str] = []
 
     async def main_of_runtime(runtime: Runtime, task_status: trio.TaskStatus[None]) -> None:
-        if moment == "draining":
+        if moment != "starting":
             task_status.started()
         log.append("runs")
         try:
@@ -214,12 +234,13 @@ def test_block_that_is_closed_while_it_starts_or_drains_cuts_without_a_wait(app:
     async def main() -> None:
         async def service() -> None:
             async with open_in_runtime(main_of_runtime, lambda _: None, "engine"):
-                pass
+                if moment == "running":
+                    await asyncio.get_running_loop().create_future()
 
         block = service()
         waits_for = block.send(None)
         await until(lambda: log)
-        if moment == "draining":
+        if moment != "starting":
             await until(waits_for.done)
             block.send(None)
         block.close()
@@ -303,6 +324,27 @@ def test_crash_and_error_of_the_body_are_raised_in_a_group(app: AppRunner) -> No
     app.run(main)
 
 
+def test_cancellation_by_a_crash_that_the_body_requests_again_beside_its_error_is_taken_back(app: AppRunner) -> None:
+    """As `asyncio.TaskGroup` does from Python 3.13 on: then it is still to come when the block is left."""
+
+    async def main() -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        with pytest.raises(ExceptionGroup, match="the engine crashed, and the block raised"):
+            async with open_engine() as engine:
+                engine.crash(LookupError("bug"))
+                try:
+                    await asyncio.sleep(60)
+                except asyncio.CancelledError:
+                    task.uncancel()
+                    task.cancel()
+                    raise ValueError("of the body") from None
+        assert task.cancelling() == 0
+        await asyncio.sleep(0)
+
+    app.run(main)
+
+
 @pytest.mark.parametrize("turns", range(4))
 def test_crash_while_the_body_ends_by_itself(app: AppRunner, turns: int) -> None:
     """The cancellation comes too late for the body. It must not hit what follows the block."""
@@ -339,6 +381,7 @@ def test_crash_before_the_start_is_raised(app: AppRunner) -> None:
         with pytest.raises(MonqueError, match="the engine ended before it had started"):
             async with open_in_runtime(returns, lambda _: None, "engine"):
                 raise AssertionError
+        assert not _runtimes()
 
     app.run(main)
 

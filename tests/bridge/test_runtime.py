@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from typing import Any
@@ -323,6 +324,45 @@ def test_mirrored_scope_is_left_with_its_block_and_cancels_nothing_later(app: Ap
             with mirrored_scope(engine.runtime, enter):
                 pass  # Ended before it was entered there.
             await until(lambda: len(left) == 2)
+
+    app.run(main)
+
+
+def test_mirrored_scope_of_another_loop_is_cancelled_there(app: AppRunner) -> None:
+    """By way of the application loop, it would wait for that, and nothing would wake the other loop."""
+
+    async def main() -> None:
+        async with open_engine() as engine:
+            original = trio.CancelScope()
+
+            async def block() -> bool:
+                with anyio.fail_after(10), mirrored_scope(engine.runtime, _entering(original)) as scope:
+                    engine.runtime.post(original.cancel)
+                    await asyncio.sleep(60)
+                return scope.cancelled_caught
+
+            with ThreadPoolExecutor(1) as elsewhere:
+                assert elsewhere.submit(app.run, block).result(20)  # The application loop stands still.
+
+    app.run(main)
+
+
+def test_mirrored_scope_of_another_loop_may_end_after_that_is_closed(app: AppRunner) -> None:
+    """As where `asyncio.run` ends with the block. An error would be a crash of all that the runtime runs."""
+
+    async def main() -> None:
+        async with open_engine() as engine:
+            is_closed = threading.Event()
+
+            async def block() -> None:
+                with mirrored_scope(engine.runtime, _entering(trio.CancelScope())):
+                    await engine.runtime.call(_answer)  # By then the runtime has entered its scope.
+                    engine.runtime.post(lambda: is_closed.wait(20))  # It takes the end of the block after that.
+
+            await asyncio.to_thread(lambda: app.run(block))
+            is_closed.set()
+            assert await engine.runtime.call(_answer) == 42
+        assert engine.log == ["drained"]
 
     app.run(main)
 

@@ -15,7 +15,7 @@ import bson
 import msgspec
 import pydantic
 import pytest
-from bson import Binary, Decimal128, ObjectId
+from bson import Binary, Decimal128, Int64, ObjectId
 
 from trio_monque import Workers
 from trio_monque.errors import InvalidOptionError
@@ -175,6 +175,21 @@ def test_stored_forms_are_those_of_a_dataclass() -> None:
         assert (stored.get("duration"), stored.get("object_id", stored.get("objectId"))) == (duration, object_id)
         assert stored["numbered"]["1"]["price"] == Decimal128("1.50")
         assert set(stored["colours"]) == {"red", "blue"}
+
+
+class Tagged(msgspec.Struct, tag=True):
+    number: int
+
+
+def test_tag_of_a_struct_is_one_of_its_fields_for_a_union() -> None:
+    payload = PayloadType(list[Tagged | dict[str, Any]])
+    assert payload.read(payload.store([Tagged(1)])) == [Tagged(1)]
+
+
+def test_model_gets_no_types_of_bson() -> None:
+    stored = {"money": "1", "key": b"x", "anything": [Int64(1), Binary(b"x", 5)]}
+    found = PayloadType(Either).read(stored)
+    assert [type(one) for one in found.anything] == [int, bytes]
 
 
 def problem_of(call: Any, *arguments: Any) -> str:

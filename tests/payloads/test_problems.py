@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import datetime as dt
+from collections import deque
 from dataclasses import InitVar, dataclass, field
 from decimal import Decimal
 from enum import Enum
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NamedTuple, Protocol, TypedDict
 from uuid import UUID
 
+import attrs
 import pytest
-from bson import Code
+from bson import Binary, Code
 
 from trio_monque import Workers
 from trio_monque.errors import InvalidOptionError
 from trio_monque.payloads.payload_type import PayloadType
 from trio_monque.payloads.problems import ValueProblem
 
-from .everything import Colour, Item, Options, Place
+from .everything import Circle, Colour, Item, Options, Place
 
 
 @dataclass
@@ -85,10 +87,15 @@ except TypeError as error:
         (dt.time, "x", ": must be a time as text"),
         (dt.timedelta, "P", ": must be a duration as ISO 8601 text, for example PT90S, or in seconds, not str 'P'"),
         (dt.timedelta, "PT", ": must be a duration"),
+        (dt.timedelta, "P1DT", ": must be a duration"),
+        (dt.timedelta, True, ": must be a duration"),
+        (dt.timedelta, "P999999999999D", ": must be a duration"),
         (dt.timedelta, 1e300, ": must be a duration"),
         (Decimal, True, ": must be a number"),
         (UUID, "x", ": must be a UUID, not str 'x'"),
         (UUID, b"0" * 16, ": must be a UUID"),
+        (UUID, Binary(b"0" * 16, 3), ": must be a UUID"),  # An older form, whose bytes may be in another order.
+        (UUID, Binary(b"0" * 15, 4), ": must be a UUID"),
         (Path, 5, ": must be a Path as text, not int 5"),
         (Colour, "blue", ": must be the value of a Colour ('red', 2), not str 'blue'"),
         (Literal["a", 1], True, ": must be 'a' or 1, not bool True"),
@@ -98,6 +105,8 @@ except TypeError as error:
         (tuple[int, str], [1], ": must be tuple[int, str], not list [1]"),
         (tuple[int, str], [1, 2], "[1]: must be str, not int 2"),
         (dict[int, str], {"a": "b"}, "['a']: must be int, not str 'a'"),
+        (dict[int, str], ["b"], ": must be dict[int, str], not list ['b']"),
+        (Line | Order, {"price": "?", "items": 5}, ": must be Line | Order, not dict {"),
         (set[Any], [{}], f": must be set[Any]: {WHY_NOT_IN_A_SET}"),
         (Options, {"since": "2026-01-31"}, ".depth: is missing: Options needs it"),
         (Place, [], ": must be Place, not list []"),
@@ -138,8 +147,26 @@ class Positive:
             raise ValueError(f"{self.number} is not positive")
 
 
+class NoOffset(dt.tzinfo):
+    def utcoffset(self, moment: dt.datetime | None) -> None:
+        return None
+
+
+def test_a_moment_whose_time_zone_has_no_offset_is_refused() -> None:
+    """MongoDB's driver would store it as if it was in UTC."""
+    moment = dt.datetime(2026, 1, 31, tzinfo=NoOffset())
+    assert "has no time zone" in problem_of(PayloadType(list[dt.datetime]).store, [moment])
+
+
+@pytest.mark.parametrize(("least_or_most", "beyond"), [(-(1 << 63), -(1 << 63) - 1), ((1 << 63) - 1, 1 << 63)])
+def test_whole_numbers_are_stored_up_to_64_bits(least_or_most: int, beyond: int) -> None:
+    assert PayloadType(list[int]).store([least_or_most]) == [least_or_most]
+    assert "of more than 64 bits" in problem_of(PayloadType(list[int]).store, [beyond])
+
+
 def test_keys_that_would_be_one_when_stored_are_refused() -> None:
     assert "would be the same key when stored" in problem_of(PayloadType(dict[Any, int]).store, {1: 1, "1": 2})
+    assert "data[True]: the keys of a document are strings" in problem_of(PayloadType(dict[Any, int]).store, {True: 1})
     assert "data[1.5]: the keys of a document are strings" in problem_of(PayloadType(dict[float, int]).store, {1.5: 1})
 
 
@@ -164,6 +191,66 @@ def test_an_instance_that_would_be_read_as_another_class_is_refused() -> None:
     PayloadType(Drawing).store(Drawing({"a": [Round(1)]}))
 
 
+class Pair(NamedTuple):
+    left: Round | Square
+
+
+@attrs.define
+class Framed:
+    inside: Round | Square
+
+
+@pytest.mark.parametrize(
+    ("declared", "data", "path"),
+    [
+        (list[Pair], [Pair(Square(1))], "[0][0]"),
+        (Framed, Framed(Square(1)), ".inside"),
+        (deque[Round | Square], deque([Square(1)]), "[0]"),
+        (dict[int, Round | Square], {1: Square(1)}, "[1]"),
+        (dict[Any, Round | Square], {1: Square(1)}, "[1]"),  # The key comes back as text.
+    ],
+)
+def test_an_instance_of_a_union_is_found_in_each_container(declared: Any, data: Any, path: str) -> None:
+    assert problem_of(PayloadType(declared).store, data).startswith(f"data{path}: a stored Square would be read as")
+
+
+@dataclass(frozen=True)
+class Even:
+    number: int
+    kind: Literal["even"] = "even"
+
+
+@dataclass(frozen=True)
+class Odds:
+    number: int
+    kind: Literal["odd"] = "odd"
+
+
+def test_a_list_may_stand_for_a_set_whatever_the_order_of_that() -> None:
+    numbers = [Odds(number) if number % 2 else Even(number) for number in range(50)]
+    payload = PayloadType(set[Even | Odds])
+    assert payload.read(payload.store(numbers)) == set(numbers)
+
+
+class Shown(TypedDict):
+    shape: Circle | Square
+
+
+def test_what_is_read_back_in_another_form_is_not_taken_for_another_class() -> None:
+    """A dict may stand for a class, keys come back as text where they may be anything, and unknown keys are ignored."""
+
+    @dataclass
+    class Special(Circle):
+        colour: str = "red"
+
+    circle = {"size": 1, "kind": "circle"}
+    payload = PayloadType(list[Circle | Square])
+    assert payload.store([circle]) == [circle]
+    assert payload.store([Special(1)]) == [circle | {"colour": "red"}]
+    assert PayloadType(dict[Any, Circle | Square]).store({1: Circle(1)}) == {"1": circle}
+    assert PayloadType(Shown).store({"shape": Circle(1), "unknown": Item(Decimal(1))})["shape"] == circle
+
+
 # --- At registration ---
 
 
@@ -175,6 +262,17 @@ class Talking(Protocol):
 class WithInitVar:
     a: int
     b: InitVar[int]
+
+
+@dataclass
+class WithDefault:
+    a: int
+    b: InitVar[int] = 1
+
+
+def test_an_init_var_with_a_default_is_not_stored() -> None:
+    payload = PayloadType(WithDefault)
+    assert payload.read(payload.store(WithDefault(1, 2))) == WithDefault(1)
 
 
 @pytest.mark.parametrize(

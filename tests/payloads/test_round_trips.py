@@ -10,7 +10,7 @@ import sys
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, Optional, TypeVar
+from typing import Any, Generic, Literal, Optional, TypeVar
 from uuid import UUID, uuid4
 
 import bson
@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 
 from trio_monque.payloads.payload_type import PayloadType
 
-from .everything import ITEM, NOW, ONE, Circle, Colour, Everything, Item, Page, Square, example
+from .everything import ITEM, NOW, ONE, Circle, Colour, Everything, Item, Page, Place, Square, example
 
 T = TypeVar("T")
 
@@ -112,10 +112,44 @@ def _arguments(instance: Everything) -> dict[str, Any]:
         ("-PT90S", -90),
         ("+PT0.000001S", 1e-6),
         ("P2DT3H4M5S", 183845),
+        ("PT0.1234567S", 0.123456),
     ],
 )
 def test_durations_are_read_in_all_forms_that_iso_8601_has_for_them(text: str, seconds: float) -> None:
     assert PayloadType(dt.timedelta).read(text) == dt.timedelta(seconds=seconds)
+
+
+@pytest.mark.parametrize("days", [0, 1])
+@pytest.mark.parametrize("seconds", [0, 1])
+@pytest.mark.parametrize("microseconds", [0, 500_000])
+def test_no_part_of_a_duration_is_lost(days: int, seconds: int, microseconds: int) -> None:
+    duration = dt.timedelta(days, seconds, microseconds)
+    payload = PayloadType(dt.timedelta)
+    assert payload.read(payload.store(duration)) == duration
+    assert payload.read(payload.store(-duration)) == -duration
+
+
+def test_set_is_stored_in_the_same_order_by_each_process() -> None:
+    letters = "abcdefghijklmnopqrstuvwxyz"
+    assert PayloadType(set[str]).store(set(letters)) == list(letters)
+
+
+@pytest.mark.parametrize(
+    ("declared", "stored", "value"),
+    [
+        (int, True, True),
+        (Decimal, 0.1, Decimal("0.1")),
+        (Literal[Colour.RED], "red", Colour.RED),
+        (Literal[1], Int64(1), 1),
+        (bytes, Binary(b"x", 5), b"x"),
+        (UUID | bytes, Binary(b"x", 5), b"x"),
+        (Place, [1], Place(1)),
+        (Place, [1, "B", "added later"], Place(1, "B")),
+    ],
+)
+def test_value_is_read_as_exactly_the_declared_type(declared: Any, stored: Any, value: Any) -> None:
+    (found,) = PayloadType(list[declared]).read([stored])
+    assert (found, type(found)) == (value, type(value))
 
 
 # --- Any values ---
@@ -237,6 +271,19 @@ def test_an_instance_of_a_subclass_is_read_as_the_class_that_is_declared() -> No
     payload = PayloadType(Circle)
     assert payload.store(Special(1)) == {"size": 1, "kind": "circle", "colour": "red"}
     assert type(payload.read(payload.store(Special(1)))) is Circle
+
+
+ItemT = TypeVar("ItemT", bound=Item)
+
+
+@dataclass
+class Shelf(Generic[ItemT]):
+    item: ItemT
+
+
+def test_a_generic_class_without_an_argument_has_the_bound_of_its_variable() -> None:
+    payload = PayloadType(Shelf)
+    assert payload.read(payload.store(Shelf(ITEM))) == Shelf(ITEM)
 
 
 def test_a_generic_class_without_an_argument_takes_anything() -> None:

@@ -143,7 +143,7 @@ class AppCall(Generic[T]):
         self._app_loop.post(self._cancel)
         # The other thread may answer at this moment, and either end may stay: the answer might as well have come later.
         if self._end is None:
-            self._end = _Without.CANCELLED if self._raise_cancel is not None else _Without.APPLICATION
+            self._end = _Without.APPLICATION  # A caller that is cancelled meets that where it goes on.
         self._resume()
 
     def _resume(self) -> None:

@@ -75,7 +75,7 @@ class _Lifetime(Generic[T]):
         self._runtime.app_loop.post(partial(self._set_started, value))
 
     def _set_started(self, value: T) -> None:
-        if not self._started.done():
+        if not self._started.done():  # It is, if a Ctrl-C has hit this call, which the mailbox repeats then.
             self._started.set_result(value)
 
     async def start(self) -> T:
@@ -98,7 +98,7 @@ class _Lifetime(Generic[T]):
         raise MonqueError(f"the {self._noun} ended before it had started")
 
     def _cancel_body(self, ended: asyncio.Future[outcome.Outcome[None]]) -> None:
-        if self._body is not None and isinstance(ended.result(), outcome.Error) and not self._body.done():
+        if self._body is not None and isinstance(ended.result(), outcome.Error):
             self._cancelled = self._body
             self._body.cancel(f"the {self._noun} crashed")
 
@@ -116,13 +116,10 @@ class _Lifetime(Generic[T]):
         cancelled: asyncio.CancelledError | None = None
         if self._cancelled is not None:
             self._cancelled.uncancel()
-            if self._cancelled is asyncio.current_task() and not isinstance(error, asyncio.CancelledError):
-                with suppress(asyncio.CancelledError):
-                    await asyncio.sleep(0)  # Ours, which came too late for the body, or which the body replaced.
         try:
             await runtime.wait_ended()
         except asyncio.CancelledError as again:
-            cancelled = again
+            cancelled = again  # Or ours: it came too late for the body, or the body requested it again.
         except GeneratorExit:
             runtime.cut()
             raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
 from enum import Enum
@@ -11,10 +12,12 @@ from .declared_types import Kind, fields_of, kind_of, name_of
 from .problems import ValueProblem, key_step
 from .reading import Readers
 from .scalars import SCALARS, Read
-from .stored import TEXT_TYPES, stored_form
+from .stored import TEXT_TYPES, stored_form, stored_key
 
 # As `payload=`, these are called with the stored value, like any callable: `int` also reads "7".
 BUILTINS: Final = frozenset({bool, int, float, str, bytes, bytearray, list, tuple, dict, set, frozenset})
+
+_ARRAYS: Final = (list, tuple, deque)
 
 
 class PayloadType:
@@ -103,9 +106,9 @@ def _check_same_classes(data: Any, found: Any) -> None:
     """Checks that values of a union of classes were read back as the class that they have."""
     kind = kind_of(type(data))
     if kind is None and isinstance(data, Mapping):
-        parts = [(key_step(key), value, found.get(key)) for key, value in data.items()] if found else []
+        parts = _same_keys(data, found) if isinstance(found, Mapping) else []  # A dict may stand for a class.
     elif kind is None or kind is Kind.NAMED_TUPLE:
-        is_array = isinstance(data, list | tuple)
+        is_array = isinstance(data, _ARRAYS) and isinstance(found, _ARRAYS)
         parts = (
             [(f"[{number}]", *pair) for number, pair in enumerate(zip(data, found, strict=False))] if is_array else []
         )
@@ -125,3 +128,9 @@ def _check_same_classes(data: Any, found: Any) -> None:
         except ValueProblem as problem:
             problem.under(step)
             raise
+
+
+def _same_keys(data: Mapping[Any, Any], found: Mapping[Any, Any]) -> list[tuple[str, Any, Any]]:
+    """The values that were read back, with those they were. Some keys come back as text; a TypedDict ignores others."""
+    keys = [(key, key if key in found else stored_key(key)) for key in data]
+    return [(key_step(key), data[key], found[back]) for key, back in keys if back in found]

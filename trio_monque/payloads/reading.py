@@ -67,7 +67,7 @@ class Readers:
     # --- Several types ---
 
     def _union(self, members: Sequence[Reader], name: str) -> Reader:
-        by_type = {cls: member.read for member in reversed(members) for cls in member.first}
+        by_type = {cls: member.read for member in members for cls in member.first}
         if sum(member.keys is not None for member in members) > 1:
             self.may_mistake = True
 

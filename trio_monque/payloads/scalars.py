@@ -107,7 +107,7 @@ def _decimal(stored: Any) -> Decimal:
     expected = "a number, or one as text"
     if isinstance(stored, Decimal128):
         return stored.to_decimal()
-    if isinstance(stored, str | int | float | Decimal) and not isinstance(stored, bool):
+    if isinstance(stored, str | int | float | Decimal):  # The str of a bool is not a number.
         return _parsed(lambda number: Decimal(str(number)), expected, stored)
     raise wrong(expected, stored)
 

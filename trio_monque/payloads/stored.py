@@ -148,7 +148,7 @@ def _document(value: Mapping[Any, Any]) -> dict[str, Any]:
     document: dict[str, Any] = {}
     for key, item in value.items():
         try:
-            name = _key(key)
+            name = stored_key(key)
             if name in document:
                 raise ValueProblem(f"the keys {described(key)} and {name!r} would be the same key when stored")
             document[name] = stored_form(item)
@@ -158,8 +158,9 @@ def _document(value: Mapping[Any, Any]) -> dict[str, Any]:
     return document
 
 
-def _key(key: Any) -> str:
-    plain = _key(key.value) if isinstance(key, Enum) else stored_form(key)
+def stored_key(key: Any) -> str:
+    """The text that stands for a key. Raises ValueProblem for one that cannot be stored."""
+    plain = stored_key(key.value) if isinstance(key, Enum) else stored_form(key)
     if isinstance(plain, str):
         return plain
     if isinstance(key, int | UUID) and not isinstance(key, bool):
