@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
@@ -66,6 +67,9 @@ class Terms:
 
     def pause(self, seconds: float) -> None:
         self.pauses.append(seconds)
+
+    def leave(self) -> None:
+        pass
 
     def beat(self) -> datetime:
         self.last_beat += timedelta(milliseconds=1)
@@ -312,6 +316,27 @@ def test_async_function_is_refused(store: JobCollection) -> None:
     assert store.collection.count_documents(filter_of(fence(job))) == 1
 
 
+def test_function_that_returns_work_instead_of_doing_it_commits_nothing(
+    store: JobCollection, accounts: Collection
+) -> None:
+    (job,) = claim(store, 1)
+
+    def move(session: ClientSession) -> Iterator[int]:
+        yield deposit(accounts, session)
+
+    def move_later(session: ClientSession) -> Future[int]:
+        deposit(accounts, session)
+        return Future()
+
+    async def move_never(session: ClientSession) -> AsyncIterator[int]:
+        yield deposit(accounts, session)
+
+    for function in (move, move_later, move_never):
+        with pytest.raises(TypeError, match=r"the function of a transaction, .* returned (the|an|a) "):
+            run(store, job, function)
+    assert (balance(accounts), store.collection.count_documents(filter_of(fence(job)))) == (0, 1)
+
+
 def test_what_ran_out_of_time_is_aborted_and_locks_nothing(store: JobCollection, accounts: Collection) -> None:
     (job,) = claim(store, 1)
 
@@ -334,9 +359,14 @@ def test_what_ran_out_of_time_is_aborted_and_locks_nothing(store: JobCollection,
 def test_transaction_without_time_sends_nothing_that_waits(store: JobCollection, accounts: Collection) -> None:
     """To the driver, a timeout of 0 means that there is none."""
     (job,) = claim(store, 1)
+
+    def take_long(session: ClientSession) -> None:
+        for _ in range(1000):  # One of these may be answered within the millisecond that there is.
+            deposit(accounts, session)
+
     # Of the driver, if it has not sent the command; of the library, if the connection broke within that moment.
     with pytest.raises((driver.PyMongoError, MonqueConnectionError)):
-        run(store, job, partial(deposit, accounts), Terms(seconds=0.0))
+        run(store, job, take_long, Terms(seconds=0.0))
     assert (balance(accounts), stored(store, job.id).status) == (0, JobStatus.PROCESSING)
 
 
