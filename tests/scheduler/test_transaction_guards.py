@@ -19,6 +19,7 @@ from trio_monque import Monque, RunningJob, Scheduler, Workers
 from trio_monque.engine import pauses
 from trio_monque.errors import ClaimLostError, MonqueConnectionError, MonqueError
 from trio_monque.host import transactions
+from trio_monque.store.transactions import end_on_server
 from trio_monque.store.types import ClientSession, Collection
 from trio_monque.testing import Fault, SchedulerOpener, advance, drain, fail_next
 from trio_monque.threads import call_on_run
@@ -244,7 +245,7 @@ async def test_session_is_given_back_only_after_an_abort_that_is_under_way(
     workers = Workers()
     order, mine = list[str](), list[ClientSession]()
     abort_began, given_back = threading.Event(), threading.Event()
-    abort, give_back = transactions.end_on_server, ClientSession.__exit__
+    abort, give_back = end_on_server, ClientSession.__exit__
 
     def slow_abort(*arguments: Any) -> None:
         abort_began.set()

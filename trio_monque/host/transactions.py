@@ -143,7 +143,7 @@ class Transactions(Generic[ClaimT, SettlementT]):
             with attempt.run.extended():
                 await trio.sleep_until(attempt.limit)
             if watching.cancel_called:
-                return
+                return  # Both at once: the thread has ended. Without this, a log line would say that it goes on.
             if attempt.give_up():
                 await self._leave_to_thread(attempt)
             else:
@@ -171,7 +171,7 @@ class Transactions(Generic[ClaimT, SettlementT]):
                 "could not abort the transaction of %s: %s; the server aborts it when it is too old", item, error
             )
             if attempt.has_repeated:
-                return  # The job is locked, and its lease ends.
+                return  # The job may be locked: renewals would wait for it. Its lease ends instead.
         self._control.resume_renewals(attempt.run)
 
 
