@@ -263,7 +263,7 @@ def _attempt(
 
 def _time_of_attempt(terms: TransactionTerms) -> float:
     # Not 0, which means no limit to the driver.
-    return max(0.001, min(LONGEST, terms.seconds_left()))
+    return max(0.001, terms.seconds_left())
 
 
 def _called(function: Callable[[ClientSession], R], session: ClientSession) -> R:
