@@ -144,6 +144,34 @@ async def test_scope_of_the_handler_does_not_lift_the_limit(
     assert "longer than 60 s" in str(after.fail_reason)
 
 
+async def test_function_that_asks_ends_its_handler_by_the_cancellation(
+    open_test_scheduler: SchedulerOpener, monque: Monque, accounts: Collection, autojump_clock: MockClock
+) -> None:
+    """What `check_cancelled` raises is for threads: an async handler has its own cancellation."""
+    workers = Workers()
+    told: list[Any] = []
+
+    @workers.register("pay", timeout=5, max_attempts=1)
+    async def pay(job: RunningJob[Any]) -> None:
+        def ask(session: ClientSession) -> None:
+            deposit(accounts, session)
+            call_on_run(trio.sleep, 20)
+            job.check_cancelled()
+
+        try:
+            await job.transaction(ask)
+        except BaseException as error:
+            told.append((type(error), job.cancel_reason))
+            raise
+
+    async with open_test_scheduler(workers) as scheduler:
+        job = await scheduler.enqueue("pay")
+        await advance(60)
+    after = await stored(monque, job)
+    assert told == [(trio.Cancelled, "timeout")]
+    assert (after.status, after.fail_reason) == ("failed", "TimeoutError: the run took longer than 5 s")
+
+
 async def test_limit_holds_in_the_second_call_after_a_conflict(
     open_test_scheduler: SchedulerOpener,
     monque: Monque,
