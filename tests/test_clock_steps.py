@@ -139,7 +139,7 @@ def test_only_one_module_reads_the_clocks_that_can_be_set() -> None:
                 read = f"{node.value.id}.{node.attr}"
                 if read in {"time.time", "time.time_ns", "datetime.now", "datetime.utcnow", "date.today"}:
                     found.append(f"{path.relative_to(package)}: {read}")
-    # A preview asks no server, and says so.
+    # A preview asks no server.
     assert found == ["cli/jobs/preview.py: datetime.now", "clock.py: datetime.now"]
 
 

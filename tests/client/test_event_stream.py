@@ -1,4 +1,4 @@
-"""A stream of events: bounded, in order, and in nobody's way after its end."""
+"""A stream of events: bounded, in order, and without effect after its end."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ async def test_events_from_a_thread_come_in_order_before_the_end_that_it_gives()
 
 
 @pytest.mark.parametrize("from_thread", [False, True])
-async def test_event_for_a_stream_that_was_closed_is_in_nobodys_way(*, from_thread: bool) -> None:
+async def test_event_for_a_stream_that_was_closed_has_no_effect(*, from_thread: bool) -> None:
     """An error in a callback of the loop would end the program."""
     stream = opened()
     stream.close()
