@@ -62,6 +62,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "grace",
         "jobs",
         "document_lock",
+        "unfinished_work",
     },
     "client": {
         "async_with",

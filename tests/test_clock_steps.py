@@ -291,6 +291,22 @@ async def test_time_is_asked_for_again_before_the_end_of_a_run_decides_what_is_d
 
 
 @pytest.mark.usefixtures("_switch_off_the_watchdog")
+async def test_time_is_asked_for_again_before_a_transaction_ends_its_job(
+    db: Database, jobs: Collection, machine: Machine
+) -> None:
+    workers = Workers()
+
+    @workers.register("job")
+    async def job(job: RunningJob[str]) -> None:
+        machine.suspend(2 * DAY)
+        await job.transaction(lambda _session: None)
+
+    async with open_scheduler(db, workers, **NEVER_BY_ITSELF) as scheduler:
+        await scheduler.enqueue("job")
+        assert is_near((await wait_for(jobs, status="completed"))["finishedAt"], 0)
+
+
+@pytest.mark.usefixtures("_switch_off_the_watchdog")
 async def test_time_is_asked_for_again_before_a_claim(db: Database, jobs: Collection, machine: Machine) -> None:
     workers = Workers()
 

@@ -24,8 +24,9 @@ MISSED = 200.0
 """Seconds: enough for a run to miss its lease deadline, and for the next one to begin."""
 
 
+@pytest.mark.parametrize("of", ["job", "scheduler"])
 async def test_runs_that_miss_their_lease_each_time_are_a_failed_attempt_at_last(
-    open_test_scheduler: SchedulerOpener, monque: Monque, autojump_clock: MockClock
+    open_test_scheduler: SchedulerOpener, monque: Monque, autojump_clock: MockClock, of: str
 ) -> None:
     workers = Workers()
 
@@ -33,9 +34,9 @@ async def test_runs_that_miss_their_lease_each_time_are_a_failed_attempt_at_last
     async def job(job: RunningJob[Any]) -> None:
         await trio.sleep_forever()
 
-    async with open_test_scheduler(workers) as scheduler:
+    async with open_test_scheduler(workers, max_rescues=2 if of == "scheduler" else 9) as scheduler:
         with fail_next(scheduler, AutoReconnect("gone"), command="renew claims", times=None):
-            job_id = await scheduler.enqueue("job", max_rescues=2)
+            job_id = await scheduler.enqueue("job", max_rescues=2 if of == "job" else None)
             await advance(10 * MISSED)
     after = await stored(monque, job_id)
     assert (after.status, after.attempts, after.fail_count, after.rescues) == ("failed", 3, 1, 0)

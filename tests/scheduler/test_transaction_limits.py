@@ -146,7 +146,12 @@ async def test_session_ends_at_the_limit_and_locks_nothing_any_more(
 
 @pytest.mark.parametrize("end", ["timeout", "cancel"])
 async def test_function_that_outlives_its_cancellation_holds_its_job(
-    open_test_scheduler: SchedulerOpener, monque: Monque, accounts: Collection, autojump_clock: MockClock, end: str
+    open_test_scheduler: SchedulerOpener,
+    monque: Monque,
+    accounts: Collection,
+    autojump_clock: MockClock,
+    caplog: pytest.LogCaptureFixture,
+    end: str,
 ) -> None:
     workers, inside = Workers(), Inside()
     timeout = 5 if end == "timeout" else None
@@ -163,6 +168,8 @@ async def test_function_that_outlives_its_cancellation_holds_its_job(
     expected = ("failed", 2, 2) if end == "timeout" else ("cancelled", 1, 0)
     assert (after.status, after.attempts, after.fail_count) == expected
     assert (inside.most, after.rescues, balance(accounts)) == (1, 0, 0)
+    # Its time limit came first. Of the request to cancel, its scheduler knows nothing before the end of the function.
+    assert ("takes longer than its limit" in caplog.text) is (end == "cancel")
 
 
 async def test_job_of_a_function_that_outlives_its_scheduler_is_not_released(
@@ -343,8 +350,9 @@ async def test_failures_count_across_replacements(
     assert ran == [0, 1, 2, 3, 4]
 
 
-async def test_commands_of_the_function_end_with_its_run(
-    db: Database, accounts: Collection, autojump_clock: MockClock
+@pytest.mark.parametrize(("timeout", "seconds"), [(7, 7), (None, 14)])
+async def test_commands_of_the_function_end_with_its_run_and_at_its_limit(
+    db: Database, accounts: Collection, autojump_clock: MockClock, timeout: float | None, seconds: int
 ) -> None:
     """A transaction must not outlive its claim: what is sent has no more time than the run has."""
     recorder, workers = Recorder(), Workers()
@@ -352,15 +360,15 @@ async def test_commands_of_the_function_end_with_its_run(
     with pymongo.MongoClient[Any](host, port, event_listeners=[recorder]) as recorded:
         there = recorded[db.name]
 
-        @workers.register("pay", timeout=7)
+        @workers.register("pay", timeout=timeout)
         async def pay(job: RunningJob[Any]) -> None:
             await job.transaction(lambda session: there.accounts.find_one(session=session))
 
-        async with SchedulerOpener(there)(workers) as scheduler:
+        async with SchedulerOpener(there)(workers, heartbeat_interval=6, cleanup_timeout=1) as scheduler:
             await scheduler.enqueue("pay")
             await advance(1)
     (times,) = [one["maxTimeMS"] for name, one in recorder.commands if name == "find" and one["find"] == "accounts"]
-    assert 0 < times <= 7000
+    assert 0 < times <= seconds * 1000
 
 
 @pytest.mark.parametrize("status", ["completed", "processing"])
@@ -427,7 +435,10 @@ def test_transaction_on_a_standalone_server_says_what_it_needs() -> None:
     assert "this server is standalone: start mongod with --replSet" in text
 
 
-@pytest.mark.parametrize(("timeout", "seconds", "error"), [(5, 10, "longer than 5 s"), (None, 65, "longer than 60 s")])
+@pytest.mark.parametrize(
+    ("timeout", "seconds", "error"),
+    [(5, 10, "longer than 5 s"), (5, 65, "longer than 5 s"), (None, 65, "longer than 60 s")],
+)
 async def test_thread_reads_the_clock_itself_before_it_ends_the_claim(
     open_test_scheduler: SchedulerOpener,
     monque: Monque,

@@ -39,7 +39,7 @@ async def test_effects_and_success_are_committed_and_the_handler_goes_on(
     after = await stored(monque, job)
     assert seen == [42, "completed", None]
     assert (after.status, after.result, balance(accounts)) == ("completed", 42, 1)
-    assert [event.job.result for event in heard] == [42]
+    assert [(event.job.result, event.job.receipt) for event in heard] == [(42, after.receipt)]
     assert scheduler.report is not None
     assert scheduler.report.completed == 1
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
@@ -14,6 +15,7 @@ from bson import ObjectId
 from pymongo import errors as driver
 
 from tests.support.interception import Recorder
+from tests.support.interference import Failing
 from tests.support.store import PAST, claim, claim_due, handle
 from tests.support.transactions import Commits, balance, deposit
 from trio_monque.errors import MonqueConnectionError, MonqueError, TransactionTimeoutError
@@ -66,6 +68,9 @@ class Terms:
 
     def pause(self, seconds: float) -> None:
         self.pauses.append(seconds)
+
+    def leave(self) -> None:
+        pass
 
     def beat(self) -> datetime:
         self.last_beat += timedelta(milliseconds=1)
@@ -312,6 +317,27 @@ def test_async_function_is_refused(store: JobCollection) -> None:
     assert store.collection.count_documents(filter_of(fence(job))) == 1
 
 
+def test_function_that_returns_work_instead_of_doing_it_commits_nothing(
+    store: JobCollection, accounts: Collection
+) -> None:
+    (job,) = claim(store, 1)
+
+    def move(session: ClientSession) -> Iterator[int]:
+        yield deposit(accounts, session)
+
+    def move_later(session: ClientSession) -> Future[int]:
+        deposit(accounts, session)
+        return Future()
+
+    async def move_never(session: ClientSession) -> AsyncIterator[int]:
+        yield deposit(accounts, session)
+
+    for function in (move, move_later, move_never):
+        with pytest.raises(TypeError, match=r"the function of a transaction, .* returned (the|an|a) "):
+            run(store, job, function)
+    assert (balance(accounts), store.collection.count_documents(filter_of(fence(job)))) == (0, 1)
+
+
 def test_what_ran_out_of_time_is_aborted_and_locks_nothing(store: JobCollection, accounts: Collection) -> None:
     (job,) = claim(store, 1)
 
@@ -334,9 +360,14 @@ def test_what_ran_out_of_time_is_aborted_and_locks_nothing(store: JobCollection,
 def test_transaction_without_time_sends_nothing_that_waits(store: JobCollection, accounts: Collection) -> None:
     """To the driver, a timeout of 0 means that there is none."""
     (job,) = claim(store, 1)
+
+    def take_long(session: ClientSession) -> None:
+        for _ in range(1000):  # One of these may be answered within the millisecond that there is.
+            deposit(accounts, session)
+
     # Of the driver, if it has not sent the command; of the library, if the connection broke within that moment.
     with pytest.raises((driver.PyMongoError, MonqueConnectionError)):
-        run(store, job, partial(deposit, accounts), Terms(seconds=0.0))
+        run(store, job, take_long, Terms(seconds=0.0))
     assert (balance(accounts), stored(store, job.id).status) == (0, JobStatus.PROCESSING)
 
 
@@ -485,6 +516,17 @@ def test_question_about_a_commit_is_by_a_majority_and_in_one_session(
     assert look["lsid"] == renewal["lsid"]
 
 
+def test_abort_takes_two_seconds_at_most(recorded: tuple[JobCollection, Recorder]) -> None:
+    """The thread of the transaction waits for it."""
+    store, recorder = recorded
+    (job,) = claim(store, 1)
+    end = JobEnd[Any](store, job, lambda _: transitions.complete(job, LATER))
+    with store.collection.database.client.start_session() as session:
+        end_on_server(end, session.session_id)
+    (abort,) = sent(recorder, "killSessions")
+    assert 0 < abort["maxTimeMS"] <= 2000
+
+
 def test_fate_of_a_claim_is_read_by_a_majority(recorded: tuple[JobCollection, Recorder]) -> None:
     store, recorder = recorded
     (job,) = claim(store, 1)
@@ -497,6 +539,15 @@ def test_fate_of_a_claim_is_read_by_a_majority(recorded: tuple[JobCollection, Re
 # --- Errors ---
 
 
+def test_fate_that_cannot_be_read_leaves_no_doubt_that_nothing_was_committed(store: JobCollection) -> None:
+    (job,) = claim(store, 1)
+    job_changes.report_if_held(store, transitions.release(job, LATER))
+    store.interference.append(Failing("read what became of a claim"))
+    with pytest.raises(MonqueConnectionError, match="could not read what became of a claim") as caught:
+        run(store, job, lambda _session: None)
+    assert not caught.value.unknown_outcome
+
+
 class Unwritable(JobEnd[Any]):
     """The end of a claim that the server does not understand."""
 
@@ -505,12 +556,21 @@ class Unwritable(JobEnd[Any]):
         raise AssertionError("unreachable")
 
 
+class FailsInside(JobEnd[Any]):
+    """The end of a claim at which the server fails inside: outside of a transaction, it may be written."""
+
+    def write(self, _value: Any, session: ClientSession) -> bool:
+        super().write(_value, session)
+        raise driver.OperationFailure("unknown error", 8)
+
+
+@pytest.mark.parametrize("kind", [Unwritable, FailsInside])
 def test_error_of_the_end_is_one_of_the_library_and_its_outcome_is_known(
-    store: JobCollection, accounts: Collection
+    store: JobCollection, accounts: Collection, kind: type[JobEnd[Any]]
 ) -> None:
     (job,) = claim(store, 1)
     with pytest.raises(MonqueConnectionError, match="end the claim in its transaction") as caught:
-        run(store, job, partial(deposit, accounts), kind=Unwritable)
+        run(store, job, partial(deposit, accounts), kind=kind)
     assert not caught.value.unknown_outcome
     assert balance(accounts) == 0
 

@@ -41,7 +41,10 @@ class EventStream(Generic[EventT]):
 
     async def __anext__(self) -> EventT:
         """Wait for the next event and return it. Cancelled, no event is lost."""
-        return await self._receive.__anext__()
+        try:
+            return await self._receive.__anext__()
+        except anyio.ClosedResourceError:  # The block of the stream was left while another task reads.
+            raise StopAsyncIteration from None
 
     def takes(self, event_type: type[Event]) -> bool:
         """Return whether it takes events of this type."""

@@ -143,7 +143,7 @@ class Transactions(Generic[ClaimT, SettlementT]):
             with attempt.run.extended():
                 await trio.sleep_until(attempt.limit)
             if watching.cancel_called:
-                return
+                return  # Both at once: the thread has ended. Without this, a log line would say that it goes on.
             if attempt.give_up():
                 await self._leave_to_thread(attempt)
             else:
@@ -162,17 +162,16 @@ class Transactions(Generic[ClaimT, SettlementT]):
                 attempt.seconds,
             )
         if attempt.session_id is None:
-            return  # Its thread has not begun, and never calls the function.
+            return  # Its thread has not begun, and never calls the function; or it has ended.
         try:
             # First: a renewal would wait for a document that the transaction has locked, and others with it.
-            abort = partial(end_on_server, attempt.end, attempt.session_id)
-            await self._db_threads.call(abort, channel=Channel.RENEWALS, abandon_on_cancel=True)
+            await self._db_threads.call(attempt.abort_on_server, channel=Channel.RENEWALS, abandon_on_cancel=True)
         except MonqueError as error:
             logger.warning(
                 "could not abort the transaction of %s: %s; the server aborts it when it is too old", item, error
             )
             if attempt.has_repeated:
-                return  # The job is locked, and its lease ends.
+                return  # The job may be locked: renewals would wait for it. Its lease ends instead.
         self._control.resume_renewals(attempt.run)
 
 
@@ -216,6 +215,7 @@ class _Attempt(Generic[ClaimT, R]):
         seconds: How long it had then.
         is_repeated: The document has changed since an earlier call, and is locked first.
         has_repeated: The function was called again: its document may be locked.
+        session_id: That of its session, while its thread has it.
         is_given_up: It will not be committed.
         is_overdue: It was given up for its limit, and not because its run was cancelled before that.
     """
@@ -234,6 +234,8 @@ class _Attempt(Generic[ClaimT, R]):
     is_overdue: bool = False
     session_id: object = None
     _is_ending: bool = False
+    # Held for an abort by the id of the session, which its thread must not give back meanwhile.
+    _aborting: threading.Lock = field(default_factory=threading.Lock)
     # Between the thread, which ends the claim, and the task that gives the transaction up.
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -248,6 +250,12 @@ class _Attempt(Generic[ClaimT, R]):
             if not self._is_ending:
                 self._given_up()
             return self.is_given_up
+
+    def abort_on_server(self) -> None:
+        """In another thread: abort it by the id of its session."""
+        with self._aborting:
+            if self.session_id is not None:
+                end_on_server(self.end, self.session_id)
 
     def _given_up(self) -> None:
         # What comes first counts: a run that a shutdown has cut has not failed, however long its function takes then.
@@ -290,6 +298,12 @@ class _Attempt(Generic[ClaimT, R]):
 
     def pause(self, seconds: float) -> None:
         time.sleep(seconds)
+
+    def leave(self) -> None:
+        # The driver gives the session to the next command of any thread, and an abort that is under way would end that
+        # command. So it is awaited: for `ABORT_TIMEOUT` at most.
+        with self._aborting:
+            self.session_id = None
 
     def beat(self) -> datetime:
         return self.beats.next(self.time.clock.now())

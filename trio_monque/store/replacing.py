@@ -123,17 +123,13 @@ def _values(new: Replacement) -> dict[str, Any]:
     """What the server computes from the document, by field. Of a document that is inserted, it has the key only."""
     job = new.job
     fresh = document_of(job)
-    for name in ("name", "unique_key", "data", "rev"):
-        fresh.pop(FIELD[name], None)
-    # Written to every job that does not run. The other fields of a new job are not written to one that waits.
-    updated_at = fresh.pop(FIELD["updated_at"])
-    del fresh[FIELD["next_run_at"]]
-    for name in ("start_by", "debounced_since"):
-        fresh.pop(FIELD[name], None)
+    for name in ("name", "unique_key"):
+        del fresh[FIELD[name]]  # The guard has them, so they are in a document that is inserted.
+    # Fields of a new job are not written to one that waits; but those below are, to every job that does not run.
     data, rev = FIELD["data"], FIELD["rev"]
     return {
         **{field: {"$cond": [_IS_NEW, {"$literal": value}, f"${field}"]} for field, value in fresh.items()},
-        FIELD["updated_at"]: _unless_it_runs(FIELD["updated_at"], updated_at),
+        FIELD["updated_at"]: _unless_it_runs(FIELD["updated_at"], fresh[FIELD["updated_at"]]),
         **{FIELD[name]: _unless_it_runs(FIELD[name], "$$REMOVE") for name in _OF_THE_DATA},
         rev: {"$cond": [_IS_NEW, "$$REMOVE", _unless_it_runs(rev, {"$add": [_or(rev, 0), 1]})]},
         data: _unless_it_runs(data, "$$data"),

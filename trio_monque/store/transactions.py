@@ -36,6 +36,7 @@ from pymongo import errors as driver
 from pymongo.read_concern import ReadConcern
 
 from ..error_types import MonqueConnectionError, MonqueError
+from ..unfinished_work import unfinished_work
 from .commands import causal_session, command, is_standalone
 from .driver_errors import is_about_document, translated
 from .types import ClientSession, Collection
@@ -85,6 +86,10 @@ class TransactionTerms(Protocol):
 
     def pause(self, seconds: float) -> None:
         """Wait before the next attempt."""
+        ...
+
+    def leave(self) -> None:
+        """Called last: the driver may give the session to others now, whose commands an abort by its id would end."""
         ...
 
     def beat(self) -> datetime:
@@ -188,24 +193,38 @@ def run_transaction(
             "transactions need a replica set, and this server is standalone: start mongod with --replSet and run "
             "rs.initiate() once (one member is enough)"
         )
-    attempts = 0
     with causal_session(end.collection) as session:
-        while True:
-            if not terms.begin(session):
-                return Ended(CommitOutcome.GIVEN_UP, cast("R", None))
-            try:
-                return _attempt(end, session, function, terms, holds=is_repeated or attempts > 0)
-            except _Again as again:
-                cause = again.__cause__
-            attempts += 1
-            # At random: two transactions that have met would otherwise meet again.
-            pause = random.uniform(0.0, min(LONGEST_PAUSE, 0.005 * 2 ** min(attempts, 10)))
-            if terms.seconds_left() <= pause:
-                raise MonqueConnectionError(
-                    f"the transaction of {end.item} was not committed in time: {attempts} attempts met conflicts or "
-                    "outages; nothing was written"
-                ) from cause
-            terms.pause(pause)
+        try:
+            return _attempts(end, session, function, terms, is_repeated=is_repeated)
+        finally:
+            terms.leave()
+
+
+def _attempts(
+    end: ClaimEnd[R],
+    session: ClientSession,
+    function: Callable[[ClientSession], R],
+    terms: TransactionTerms,
+    *,
+    is_repeated: bool,
+) -> Ended[R]:
+    attempts = 0
+    while True:
+        if not terms.begin(session):
+            return Ended(CommitOutcome.GIVEN_UP, cast("R", None))
+        try:
+            return _attempt(end, session, function, terms, holds=is_repeated or attempts > 0)
+        except _Again as again:
+            cause = again.__cause__
+        attempts += 1
+        # At random: two transactions that have met would otherwise meet again.
+        pause = random.uniform(0.0, min(LONGEST_PAUSE, 0.005 * 2 ** min(attempts, 10)))
+        if terms.seconds_left() <= pause:
+            raise MonqueConnectionError(
+                f"the transaction of {end.item} was not committed in time: {attempts} attempts met conflicts or "
+                "outages; nothing was written"
+            ) from cause
+        terms.pause(pause)
 
 
 def _attempt(
@@ -244,7 +263,7 @@ def _attempt(
 
 def _time_of_attempt(terms: TransactionTerms) -> float:
     # Not 0, which means no limit to the driver.
-    return max(0.001, min(LONGEST, terms.seconds_left()))
+    return max(0.001, terms.seconds_left())
 
 
 def _called(function: Callable[[ClientSession], R], session: ClientSession) -> R:
@@ -255,6 +274,9 @@ def _called(function: Callable[[ClientSession], R], session: ClientSession) -> R
             f"the function of a transaction must be a plain function, and {function!r} is async: it runs in a thread, "
             "where it calls pymongo with the session"
         )
+    # A generator, for example: its effects would be missing, and the job would count as completed.
+    if (problem := unfinished_work(value)) is not None:
+        raise TypeError(f"the function of a transaction, {function!r}, {problem}")
     # The end of the claim would be written alone, outside of any transaction.
     if not session.in_transaction:
         raise MonqueError(
