@@ -396,10 +396,10 @@ def test_group_of_cancellations_of_a_cancelled_function_is_no_error(app: AppRunn
         async with open_engine() as engine:
             began = asyncio.Event()
 
-            async def handler() -> None:
+            async def handler() -> str:
                 began.set()
                 try:
-                    await asyncio.sleep(60)
+                    return await asyncio.sleep(60, "not cancelled")
                 except asyncio.CancelledError as error:
                     raise BaseExceptionGroup("of two tasks", [error, asyncio.CancelledError()]) from None
 
@@ -555,7 +555,7 @@ def test_closed_coroutine_of_a_closed_loop_is_no_error_and_resumes_its_caller_at
                     await trio.testing.wait_all_tasks_blocked()
             (task,) = tasks
             task._log_destroy_pending = False  # type: ignore[attr-defined]
-            task.get_coro().close()  # type: ignore[union-attr]
+            task.get_coro().close()
             (answer,) = answers
             answer()
             if not has_gone_on:
@@ -593,9 +593,9 @@ def test_function_that_began_is_not_reported_as_one_that_never_did(app: AppRunne
         async with open_engine() as engine:
             began, never_began = asyncio.Event(), list[str]()
 
-            async def handler() -> None:
+            async def handler() -> str:
                 began.set()
-                await asyncio.sleep(60)
+                return await asyncio.sleep(60, "not cancelled")
 
             cancel = trio.Event()
             never = partial(never_began.append, "never began")
