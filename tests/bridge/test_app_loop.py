@@ -9,6 +9,7 @@ import traceback
 import weakref
 from collections.abc import Callable
 from contextvars import ContextVar
+from functools import partial
 from typing import Any, cast
 
 import anyio
@@ -19,8 +20,10 @@ import trio.testing
 
 from tests.bridge.support import AppRunner, Engine, open_engine, until
 from tests.support.internals import run_now
+from trio_monque.bridge import app_loop as app_loop_module
 from trio_monque.bridge.app_call import AppCall, StrayCancelledError
 from trio_monque.bridge.app_loop import AppLoop
+from trio_monque.errors import MonqueError
 from trio_monque.grace import Grace, grace_owner_of_task, using_grace
 
 COLOUR: ContextVar[str] = ContextVar("colour", default="none")
@@ -229,8 +232,9 @@ def test_call_that_is_cancelled_before_the_loop_takes_it_never_begins(app: AppRu
     app.run(main)
 
 
+@pytest.mark.parametrize("is_cancelled_here_too", [False, True])
 def test_call_that_is_cancelled_between_the_creation_of_its_task_and_the_first_step_never_begins(
-    app: AppRunner,
+    app: AppRunner, is_cancelled_here_too: bool
 ) -> None:
     async def main() -> None:
         async with open_engine() as engine:
@@ -245,6 +249,8 @@ def test_call_that_is_cancelled_between_the_creation_of_its_task_and_the_first_s
                 if "AppCall._run" in repr(coroutine):
                     engine.runtime.post(scope.cancel)
                     assert cancelled.wait(20)
+                    if is_cancelled_here_too:
+                        task.cancel()
                 return task
 
             async def cancelled_call() -> None:
@@ -253,9 +259,12 @@ def test_call_that_is_cancelled_between_the_creation_of_its_task_and_the_first_s
                 cancelled.set()
 
             scope = trio.CancelScope()
+            errors: list[Any] = []
+            asyncio.get_running_loop().set_exception_handler(lambda _, context: errors.append(context))
             asyncio.get_running_loop().set_task_factory(factory)
             await engine.in_runtime(cancelled_call)
-            assert log == ["never began"]
+            await asyncio.sleep(0)
+            assert (log, errors) == (["never began"], [])
 
     app.run(main)
 
@@ -335,6 +344,74 @@ def test_call_whose_begin_an_interrupt_hits_is_answered_and_begins_no_more() -> 
     assert ran == []
 
 
+def test_result_stays_although_an_interrupt_hits_its_way_to_the_runtime() -> None:
+    """The function has returned. As an error, the interrupt would make its job run again."""
+    interrupts = [KeyboardInterrupt()]
+
+    def answer(function: Callable[[], object]) -> None:
+        if interrupts:
+            raise interrupts.pop()
+
+    async def make() -> AppLoop:
+        return AppLoop(answer, lambda: None)
+
+    def turn() -> None:
+        loop.call_soon(loop.stop)
+        loop.run_forever()
+
+    loop = asyncio.new_event_loop()
+    app_loop = loop.run_until_complete(make())
+    call = AppCall(app_loop, _answer, cast(Any, None), None, None)
+    loop.call_soon(call.begin)
+    turn()
+    with pytest.raises(KeyboardInterrupt):
+        turn()
+    turn()
+    turn()
+    end = call.take_end()
+    assert isinstance(end, outcome.Value)
+    assert end.value == 42
+    app_loop.end()
+    turn()
+    loop.close()
+
+
+def test_answer_to_a_runtime_that_has_ended_is_dropped() -> None:
+    def has_ended(function: Callable[[], object]) -> None:
+        raise RuntimeError
+
+    async def main() -> None:
+        app_loop = AppLoop(has_ended, lambda: None)
+        call = AppCall(app_loop, _answer, cast(Any, None), None, None)
+        call.begin()
+        assert call.task is not None
+        await call.task
+        app_loop.end()
+
+    asyncio.run(main())
+
+
+def test_group_of_cancellations_of_a_cancelled_function_is_no_error(app: AppRunner) -> None:
+    async def main() -> None:
+        async with open_engine() as engine:
+            began = asyncio.Event()
+
+            async def handler() -> str:
+                began.set()
+                try:
+                    return await asyncio.sleep(60, "not cancelled")
+                except asyncio.CancelledError as error:
+                    raise BaseExceptionGroup("of two tasks", [error, asyncio.CancelledError()]) from None
+
+            cancel = trio.Event()
+            called = asyncio.create_task(engine.call_until(cancel, handler))
+            await began.wait()
+            engine.runtime.post(cancel.set)
+            assert await called is None
+
+    app.run(main)
+
+
 def test_function_that_is_left_behind_is_cancelled_and_its_answer_dropped(app: AppRunner) -> None:
     """Its caller has gone on before. The answer may still come in the last turns of the runtime."""
 
@@ -389,6 +466,8 @@ def test_call_that_is_left_behind_before_the_loop_takes_it_never_begins(app: App
                     nursery.cancel_scope.cancel()
                 go_on.set()
 
+            errors: list[Any] = []
+            asyncio.get_running_loop().set_exception_handler(lambda _, context: errors.append(context))
             ended = asyncio.create_task(engine.in_runtime(lost_call))
             await asyncio.sleep(0)
             is_blocked.set()
@@ -396,7 +475,7 @@ def test_call_that_is_left_behind_before_the_loop_takes_it_never_begins(app: App
             await ended
             await asyncio.sleep(0)
             assert await engine.call(_answer) == 42
-            assert log == ["resumed"]
+            assert (log, errors) == (["resumed"], [])
 
     app.run(main)
 
@@ -442,13 +521,15 @@ def test_caller_that_is_cancelled_after_its_loop_was_closed_goes_on_at_once() ->
     assert log == ["began", "resumed", "watch"]
 
 
-def test_answer_of_a_closed_loop_is_dropped_if_the_caller_has_gone_on() -> None:
+@pytest.mark.parametrize("has_gone_on", [True, False])
+def test_closed_coroutine_of_a_closed_loop_is_no_error_and_resumes_its_caller_at_most_once(has_gone_on: bool) -> None:
     """Python closes the coroutines of the loop, at any moment. To resume their callers again would end the runtime."""
     tasks: list[asyncio.Task[Any]] = []
     answers: list[Callable[[], object]] = []
+    cuts: list[str] = []
 
     async def make() -> AppLoop:
-        return AppLoop(answers.append, lambda: None)
+        return AppLoop(answers.append, lambda: cuts.append("cut"))
 
     async def handler() -> None:
         task = asyncio.current_task()
@@ -468,17 +549,63 @@ def test_answer_of_a_closed_loop_is_dropped_if_the_caller_has_gone_on() -> None:
             nursery.start_soon(app_loop.call, handler)
             await trio.testing.wait_all_tasks_blocked()
             await trio.to_thread.run_sync(run_until_it_has_begun_and_close)
-            nursery.cancel_scope.cancel()
-        (task,) = tasks
-        task._log_destroy_pending = False  # type: ignore[attr-defined]
-        task.get_coro().close()  # type: ignore[union-attr]
-        (answer,) = answers
-        answer()
-        await trio.testing.wait_all_tasks_blocked()
+            if has_gone_on:
+                nursery.cancel_scope.cancel()
+                with trio.CancelScope(shield=True):
+                    await trio.testing.wait_all_tasks_blocked()
+            (task,) = tasks
+            task._log_destroy_pending = False  # type: ignore[attr-defined]
+            task.get_coro().close()
+            (answer,) = answers
+            answer()
+            if not has_gone_on:
+                await trio.testing.wait_all_tasks_blocked()
+                assert cuts == ["cut"]
+                nursery.cancel_scope.cancel()
 
     loop = asyncio.new_event_loop()
     app_loop = loop.run_until_complete(make())
     trio.run(main)
+
+
+def test_caller_with_a_shield_gets_an_error_from_a_loop_that_is_lost_already(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is called there any more, and nothing would resume the caller: the shield would hold the end for ever."""
+    monkeypatch.setattr(app_loop_module, "LONGEST_WAIT_FOR_CUT", 0.02)
+
+    async def make() -> AppLoop:
+        return AppLoop(lambda function: None, lambda: None)
+
+    async def main() -> None:
+        app_loop.lost()
+        with trio.fail_after(20), pytest.raises(MonqueError, match="has ended"):
+            await app_loop.call(_answer)
+
+    loop = asyncio.new_event_loop()
+    app_loop = loop.run_until_complete(make())
+    loop.close()
+    trio.run(main)
+
+
+def test_function_that_began_is_not_reported_as_one_that_never_did(app: AppRunner) -> None:
+    """Its job would be released without the attempt that it made."""
+
+    async def main() -> None:
+        async with open_engine() as engine:
+            began, never_began = asyncio.Event(), list[str]()
+
+            async def handler() -> str:
+                began.set()
+                return await asyncio.sleep(60, "not cancelled")
+
+            cancel = trio.Event()
+            never = partial(never_began.append, "never began")
+            called = asyncio.create_task(engine.call_until(cancel, handler, never_began=never))
+            await began.wait()
+            engine.runtime.post(cancel.set)
+            assert await called is None
+            assert never_began == []
+
+    app.run(main)
 
 
 def test_never_began_may_replace_the_cancellation(app: AppRunner) -> None:
@@ -700,12 +827,17 @@ def test_eager_task_factory(app: AppRunner, waits: bool) -> None:
             await asyncio.sleep(0)
         return COLOUR.get()
 
+    async def fails() -> None:
+        raise GeneratorExit
+
     async def main() -> None:
         COLOUR.set("of the opener")
         async with open_engine() as engine:
             asyncio.get_running_loop().set_task_factory(getattr(asyncio, "eager_task_factory", _eager))
             assert await engine.call(handler) == "of the opener"
             assert await engine.call(handler) == "of the opener"
+            with pytest.raises(GeneratorExit):  # An error of the function, also in the first step.
+                await engine.call(fails)
             asyncio.get_running_loop().set_task_factory(None)
 
     app.run(main)

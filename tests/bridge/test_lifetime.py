@@ -125,8 +125,13 @@ def test_crash_of_the_cut_is_raised_in_place_of_the_cancellation_while_draining(
     async def main() -> None:
         task = asyncio.current_task()
         assert task is not None
+        cancel = task.cancel
+
+        def cancel_soon(_: None) -> None:
+            asyncio.get_running_loop().call_soon(cancel)
+
         with pytest.raises(LookupError, match="bug"):
-            async with open_in_runtime(crashes, lambda _: asyncio.get_running_loop().call_soon(task.cancel), "engine"):
+            async with open_in_runtime(crashes, cancel_soon, "engine"):
                 pass
         assert task.cancelling() == 1
 
@@ -483,6 +488,29 @@ def test_caller_with_a_shield_gets_an_error_where_the_cut_cannot_reach_it(
                 one.cancel()
             await engine.runtime.ended
         assert log == ["began", "the event loop of the application has ended, or has cancelled all its tasks"]
+
+    app.run(main)
+
+
+def test_end_of_the_run_waits_for_no_function_that_a_task_beside_main_awaits(app: AppRunner) -> None:
+    """The block waits for that end, and the function may wait for the end of the block."""
+
+    async def main() -> None:
+        began, has_ended = threading.Event(), asyncio.Event()
+
+        async def handler() -> None:
+            began.set()
+            with anyio.CancelScope(shield=True):
+                await has_ended.wait()
+
+        async def main_of_runtime(runtime: Runtime, task_status: trio.TaskStatus[None]) -> None:
+            trio.lowlevel.spawn_system_task(runtime.app_loop.call, handler)
+            await trio.to_thread.run_sync(began.wait)
+            task_status.started()
+
+        async with asyncio.timeout(20), open_in_runtime(main_of_runtime, lambda _: None, "engine"):
+            pass
+        has_ended.set()
 
     app.run(main)
 

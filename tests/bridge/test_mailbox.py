@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -74,7 +75,7 @@ def test_delivery_heals_an_interrupt_between_gather_and_the_plan() -> None:
     mailbox = Mailbox(loop.wake)
     assert mailbox.gather(partial(log.append, "unplanned"))
     assert not mailbox.gather(partial(log.append, "behind it"))
-    mailbox.ring_for_gathered()  # The watch does that.
+    mailbox.ring()  # The watch does that.
     loop.turn()
     assert log == ["unplanned", "behind it"]
     assert mailbox.gather(list)
@@ -102,6 +103,8 @@ def test_posts_before_the_loop_wait_for_it() -> None:
     mailbox.post(lambda: log.append("before"))
     mailbox.ring()
     mailbox.open(loop.wake)
+    loop.turn()
+    assert log == ["before"]
     mailbox.post(lambda: log.append("after"))
     loop.turn()
     assert log == ["before", "after"]
@@ -130,6 +133,24 @@ def test_closed_mailbox_raises_although_a_wake_up_was_on_its_way() -> None:
     with pytest.raises(RuntimeError, match="ended"):
         mailbox.ring()
     loop.turn()
+
+
+def test_closed_mailbox_calls_and_keeps_nothing() -> None:
+    class Function:
+        def __call__(self) -> None:
+            raise AssertionError
+
+    loop = Loop()
+    mailbox = Mailbox(loop.wake)
+    before, after = Function(), Function()
+    left = [weakref.ref(before), weakref.ref(after)]
+    mailbox.post(before)
+    mailbox.close()
+    loop.turn()
+    with pytest.raises(RuntimeError, match="ended"):
+        mailbox.post(after)
+    del before, after
+    assert [one() for one in left] == [None, None]
 
 
 def test_each_of_two_posts_to_a_closed_mailbox_raises_at_whatever_line_the_second_comes() -> None:
@@ -258,7 +279,10 @@ def test_post_and_delivery_at_any_line_of_a_post_forget_nothing() -> None:
         if not before_line.is_reached:
             assert line > 4
             return
-        assert sorted(log) == ["first", "second"], line
+        mailbox.post(partial(log.append, "third"))  # The flag is not left raised.
+        while loop.woken:
+            loop.turn()
+        assert (sorted(log[:2]), log[2:]) == (["first", "second"], ["third"]), line
     raise AssertionError("the post never ended")
 
 

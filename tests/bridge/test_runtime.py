@@ -14,6 +14,7 @@ import anyio
 import pytest
 import trio
 import trio.lowlevel
+import trio.testing
 
 from tests.bridge.support import AppRunner, Engine, open_engine, until
 from tests.support.internals import calls_waiting
@@ -138,12 +139,14 @@ def test_result_that_a_cancelled_caller_does_not_get_goes_to_the_orphan_callback
                 await asyncio.sleep(0)
                 let_it_end()
 
+            results = list[str]()
             with anyio.CancelScope() as scope:
                 cancelling = asyncio.create_task(cancel_scope())
-                assert await caller() == "taken"
+                results.append(await caller())
             await cancelling
             assert scope.cancel_called
-            assert orphans == ["taken"]
+            await engine.runtime.call(_answer)
+            assert (results, orphans) == (["taken"], ["taken"])
 
     app.run(main)
 
@@ -259,6 +262,33 @@ def test_service_with_a_shield_that_begins_after_main_has_ended_does_not_keep_th
         async with asyncio.timeout(20), open_in_runtime(main_of_runtime, lambda _: None, "engine"):
             pass
         assert ended == [True]
+
+    app.run(main)
+
+
+def test_service_with_a_shield_calls_the_application_after_main_has_ended(app: AppRunner) -> None:
+    """What otherwise wakes the loop for calls ends with `main`."""
+
+    async def main() -> None:
+        answers: list[int] = []
+
+        async def main_of_runtime(runtime: Runtime, task_status: trio.TaskStatus[None]) -> None:
+            over = trio.Event()
+
+            async def service() -> None:
+                with runtime.calling_at_end(over.set), trio.CancelScope(shield=True), trio.fail_after(20):
+                    await over.wait()
+                    answers.append(await runtime.app_loop.call(_answer))
+                    await trio.testing.wait_all_tasks_blocked()
+                    answers.append(await runtime.app_loop.call(_answer))
+
+            runtime.start_service(service)
+            await trio.testing.wait_all_tasks_blocked()
+            task_status.started()
+
+        async with open_in_runtime(main_of_runtime, lambda _: None, "engine"):
+            pass
+        assert answers == [42, 42]
 
     app.run(main)
 

@@ -151,6 +151,8 @@ class NoOffset(dt.tzinfo):
     def utcoffset(self, moment: dt.datetime | None) -> None:
         return None
 
+    dst = tzname = utcoffset
+
 
 def test_a_moment_whose_time_zone_has_no_offset_is_refused() -> None:
     """MongoDB's driver would store it as if it was in UTC."""

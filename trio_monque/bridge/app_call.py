@@ -212,9 +212,9 @@ class AppCall(Generic[T]):
             if ended is not None:  # A Ctrl-C, and not in the function.
                 self._answer(ended)
                 raise
-            # What would end the application loop ends this call only.
-            is_closed = isinstance(error, GeneratorExit) and not self._is_running
-            self._answer(self._left_by_application() if is_closed else self._end_by(error, scope))
+            # What would end the application loop ends this call only. Python closes a coroutine with a GeneratorExit,
+            # and the scope raises a RuntimeError in its place: it is left outside of its task.
+            self._answer(self._end_by(error, scope) if self._is_running else self._left_by_application())
 
     @property
     def _is_running(self) -> bool:

@@ -97,7 +97,7 @@ class AppLoop:
     @property
     def is_leaving(self) -> bool:
         """The application has cancelled all tasks of the loop."""
-        return self._canary.done() or self._canary.cancelling() > 0
+        return self._canary.cancelling() > 0  # Also when it is done.
 
     def end(self) -> None:
         """Nothing is called in the loop any more. On its thread."""

@@ -18,7 +18,8 @@ signal handler may post too:
 - What was gathered waits for a turn of the poster's loop, which may be blocked, or stopped, before its end. The watch
   rings for that too.
 - A Ctrl-C after `gather` has returned True: its caller did not plan the ring. The next delivery lowers the flag.
-- Two threads post to a loop that has ended. Each must get the error: see `ring`.
+- Two threads post to a loop that has ended. Each must get the error, also while the other has raised the
+  flag and not yet lowered it again: see `post`.
 - A function is added during the last delivery of a loop that ends. It is dropped as those after it are. An error of the
   wake-up in that delivery would become an error of the loop: trio ends the whole run with a TrioInternalError.
 """
@@ -61,7 +62,6 @@ class Mailbox:
     def close(self) -> None:
         """From now on a post raises RuntimeError. What was not delivered yet is dropped."""
         self._wake = _closed
-        self._is_woken = False
         self._functions.clear()
 
     def post(self, function: Function) -> None:
@@ -71,7 +71,7 @@ class Mailbox:
             RuntimeError: The loop has ended, so the function is not called.
         """
         self._functions.append(function)
-        if not self._is_woken or self._wake is _closed:  # See `ring` for the second: the flag may be stale.
+        if not self._is_woken or self._wake is _closed:  # Another thread may have raised the flag in vain.
             self.ring()
 
     def gather(self, function: Function) -> bool:
@@ -106,10 +106,7 @@ class Mailbox:
         if wake is None:
             return
         if wake is _closed:
-            # Without raising the flag first: another thread that posts at that moment would see it raised, and get no
-            # error although its function is never called.
-            self._functions.clear()
-            _closed(self._deliver)
+            self._functions.clear()  # Nothing takes them.
         try:
             self._is_woken = True
             wake(self._deliver)
