@@ -21,6 +21,7 @@ from tests.asyncio_hosts.scenes import (
 )
 from tests.support.waiting import wait_for_changes, wait_until
 from trio_monque import Monque, NewJob, RunningJob, Workers, open_scheduler
+from trio_monque.engine.runner import LATE
 from trio_monque.store.types import Database
 
 pytestmark = ON_ASYNCIO
@@ -118,8 +119,8 @@ def test_the_time_limit_of_a_handler_that_begins_late_counts_from_its_beginning(
     @workers.register("late", timeout=60.0)
     async def late(job: RunningJob[Any]) -> None:
         began = time.monotonic()
-        # The scheduler's thread moves the deadline.
-        await until(lambda: blocked_until[0] + 60.0 <= job.deadline + OF_CLOCKS)
+        # On a busy machine the call may come at the very end of the block: so short a wait counts.
+        await until(lambda: blocked_until[0] + 60.0 <= job.deadline + LATE + OF_CLOCKS)
         # The clocks of two loops are read one after the other. A thread that loses the processor in between is late.
         deadlines.append((min(job.deadline for _ in range(10)), began + 60.0))
 
