@@ -202,6 +202,11 @@ class JoinedLoop(asyncio.SelectorEventLoop):
         call.add_done_callback(lambda _: waiting.__exit__(None, None, None))
         return call
 
+    async def shutdown_default_executor(self, *timeout: Any) -> None:
+        # From Python 3.12 on, this waits for threads with a timeout, which would be over at once.
+        with self.awaiting_thread():
+            await super().shutdown_default_executor(*timeout)
+
 
 class _Selector(selectors.DefaultSelector):
     def __init__(self, loop: JoinedLoop) -> None:
