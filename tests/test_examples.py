@@ -75,7 +75,7 @@ SHORT = {"title": "short", "pages": 2, "seconds_per_page": 0.01}
 def test_web_application_runs_jobs_and_shows_and_cancels_them_and_drains_at_sigterm(
     mongod: EmbeddedServer, db: Database, application: str, server: str
 ) -> None:
-    environment = {"MONGODB_URI": uri_of_database(mongod.uri, db.name)}
+    environment = {"MONQUE_URI": uri_of_database(mongod.uri, db.name)}
     with WebServer(server, WEB / application, environment) as web:
         web.wait_until_it_serves()
         assert web.ask("POST", "/reports", {"pages": 1})[0] in (400, 422)  # Without its title.
@@ -102,7 +102,7 @@ def test_web_application_runs_jobs_and_shows_and_cancels_them_and_drains_at_sigt
 
 @pytest.mark.full
 def test_worker_process_runs_the_jobs_of_a_web_application_that_runs_none(mongod: EmbeddedServer, db: Database) -> None:
-    environment = {"MONGODB_URI": uri_of_database(mongod.uri, db.name)}
+    environment = {"MONQUE_URI": uri_of_database(mongod.uri, db.name)}
     with (
         WebServer("uvicorn", WEB / "starlette_app.py", {**environment, "RUN_JOBS": "no"}) as web,
         Program([str(WEB / "jobs.py")], environment) as worker,
@@ -128,6 +128,15 @@ def test_handlers_of_the_web_service_are_tested_on_both_event_loops(mongod: Embe
     tests = "examples/web_service/test_jobs.py"
     printed = run_program("-m", "pytest", "-q", tests, uri=mongod.uri, database=db.name)
     assert "7 passed" in printed
+
+
+@pytest.mark.full
+def test_endpoints_of_the_web_service_are_tested_against_a_database_of_their_own(
+    mongod: EmbeddedServer, db: Database
+) -> None:
+    tests = "examples/web_service/test_fastapi_app.py"
+    printed = run_program("-m", "pytest", "-q", tests, uri=mongod.uri, database=db.name)
+    assert "2 passed" in printed
 
 
 def wait_for(ask: Callable[[], dict[str, Any]], field: str, *values: str) -> dict[str, Any]:

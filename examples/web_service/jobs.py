@@ -17,7 +17,7 @@ from pymongo import MongoClient
 
 from trio_monque import Monque, RunningJob, Workers, open_scheduler, run_until_signalled
 
-uri = os.environ.get("MONGODB_URI", "mongodb://localhost:27017/?replicaSet=rs0")
+uri = os.environ.get("MONQUE_URI", "mongodb://localhost:27017/?replicaSet=rs0")
 client = MongoClient[Any](uri, connect=False)  # It connects when it is used, and not in tests that only import this.
 db = client.get_default_database("web_service")
 monque = Monque(db)

@@ -41,7 +41,7 @@ async def test_report_is_tried_again_after_an_hour(open_test_scheduler: Schedule
 
     printing = Workers()
     printing.register("print", print_page, backoff=3600)
-    async with open_test_scheduler(printing, retry_jitter=0) as scheduler:
+    async with open_test_scheduler(printing) as scheduler:
         await monque.enqueue("print")
         assert (await drain(scheduler)).failed == 1
         # Milliseconds later: the due dates move, and no sleep, timeout or lease does.

@@ -191,7 +191,7 @@ def test_data_that_are_too_large_end_in_one_line(command: Command, db: Database,
 
 
 def test_misspelt_and_paused_names_are_warned_about_after_the_job_is_stored(
-    command: Command, db: Database, jobs: Collection
+    command: Command, db: Database, jobs: Collection, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert "warning: No live instance has an entry" in command("enqueue", "send").err
     enter(db, "worker-1", "send", "report")
@@ -200,6 +200,7 @@ def test_misspelt_and_paused_names_are_warned_about_after_the_job_is_stored(
     ended = command("enqueue", "sned")
     assert ended.status == 0
     assert ended.err == "warning: No live instance runs the name 'sned'. One runs 'send': is the name misspelt?\n"
+    assert caplog.messages == []  # Python prints log records to the same terminal: each warning appears once.
     Monque(db).sync.pause("send")
     assert command("enqueue", "send").err == "warning: 'send' is paused: `trio-monque resume send`\n"
     assert jobs.count_documents({}) == 4

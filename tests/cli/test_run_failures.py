@@ -129,7 +129,7 @@ def test_invalid_arguments_print_the_usage_and_one_line(run: Run, arguments: lis
     ("uri", "said"),
     [
         ("mongodb://me:hunter2@127.0.0.1:1/shop", "check that the server runs"),
-        ("mongodb://me:hunter2@localhost", "name one, here or in the connection string"),
+        ("mongodb://me:hunter2@localhost", "name one, by --database or in the connection string"),
         ("mongodb://me:hunter2@localhost:port/shop", "cannot be used as a MongoDB connection string"),
         ("mongodb://me:hunt%er2@localhost/shop", "must be escaped"),
         ("me:hunter2@localhost/shop", "cannot be used as a MongoDB connection string"),

@@ -69,7 +69,7 @@ async def test_misspelt_name_is_warned_about_with_the_one_that_is_meant(
         await scheduler.enqueue("great")
         await scheduler.enqueue("greet")
     assert warnings_in(caplog) == [
-        f"enqueued a job of {name}, which none of the 1 live instances runs: one runs 'greet': is the name misspelt?"
+        f"enqueued a job of {name}, which the only live instance does not run: it runs 'greet': is the name misspelt?"
         for name in ("gret", "great")
     ]
 

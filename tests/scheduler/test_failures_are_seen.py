@@ -182,7 +182,7 @@ async def test_claims_log_their_start_drain_and_end(
 
     await run_claims(db["letters"], {"done": False}, locate, wait=False, instance_id="one")
     assert life_of(caplog) == [
-        f"claims one started on {db.name}.letters: 5 documents at a time that match {{'done': False}}",
+        f"claims one started on {db.name}.letters: documents that match {{'done': False}} (5 at a time)",
         "claims one stopped claiming and drains: nothing is left",
         "claims one ended (nothing is left): 1 finished, 0 failed, 0 released, 0 lost, 0 unfinished",
     ]

@@ -219,6 +219,33 @@ async def test_data_that_an_old_worker_cannot_read_waits_for_the_new_one(
     await assert_enqueued(monque, status="completed", count=1)
 
 
+class Checked(pydantic.BaseModel):
+    price: int
+
+
+@pytest.mark.parametrize(
+    ("payload", "lines"),
+    [(Line, 1), (Checked, None)],
+    ids=["without a cause in code of the user", "with one"],
+)
+async def test_traceback_of_data_that_cannot_be_read_says_why_once(
+    open_test_scheduler: SchedulerOpener, monque: Monque, autojump_clock: MockClock, payload: Any, lines: int | None
+) -> None:
+    workers = Workers()
+    workers.register("charge", lambda job: None, payload=payload, discard_on=UnreadablePayloadError)
+    async with open_test_scheduler(workers) as scheduler:
+        job = await monque.enqueue("charge", {"count": 2})
+        await drain(scheduler)
+    stored = await monque.get_job(job.id)
+    assert stored is not None
+    traceback = stored.errors[0]["traceback"]
+    assert "UnreadablePayloadError: the stored data cannot be read" in traceback
+    if lines is None:
+        assert "ValidationError: 1 validation error for Checked" in traceback
+    else:
+        assert len(traceback.splitlines()) == lines
+
+
 def _discards(stored: Any) -> Any:
     raise Discard("not for us")
 

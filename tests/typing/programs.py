@@ -17,6 +17,7 @@ from pymongo.client_session import ClientSession
 from pymongo.database import Database
 
 from trio_monque import Claim, Job, Monque, NewJob, RunningJob, Worker, Workers, open_scheduler, run_scheduler
+from trio_monque.events import JobCompleted, JobFailed
 from trio_monque.testing import SchedulerOpener, run_job
 
 
@@ -282,6 +283,14 @@ async def waits(monque: Monque) -> list[Any]:
 
 
 # --- Transactions ---
+
+
+async def follows(monque: Monque) -> list[Any]:
+    async with monque.events(JobCompleted) as completed, monque.events(JobCompleted, JobFailed) as ended:
+        results = [event.job.result async for event in completed]
+        ids = [event.job.id async for event in ended]
+        retried = [event.will_retry async for event in ended]  #! mypy: union-attr, pyright: reportAttributeAccessIssue
+        return [results, ids, retried]
 
 
 def move(session: ClientSession) -> int:

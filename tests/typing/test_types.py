@@ -11,6 +11,7 @@ import re
 import subprocess
 import sys
 from collections import defaultdict
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
@@ -35,11 +36,18 @@ def pages() -> dict[str, str]:
     service = quoted_blocks(ROOT / "docs/how-to/run-jobs-in-a-web-service.md")
     quoted = [code for _, code in quoted_blocks(tutorial)]
     # One imports the other, by another name here: the tutorial has a `jobs.py` too.
-    found = {f"service_{Path(file).name}": code.replace("from jobs ", "from service_jobs ") for file, code in service}
+    renamed = ("from jobs ", "from service_jobs "), ("import fastapi_app", "import service_fastapi_app as fastapi_app")
+    found = {f"service_{Path(file).name}": replaced(code, renamed) for file, code in service}
     for number, code in enumerate((readme, *fenced_blocks(tutorial, "python"), *quoted)):
         named = re.match(r"# (\w+\.py)\n", code)
         found[named[1] if named else f"program_{number}.py"] = code
     return found
+
+
+def replaced(text: str, pairs: Iterable[tuple[str, str]]) -> str:
+    for old, new in pairs:
+        text = text.replace(old, new)
+    return text
 
 
 @pytest.fixture

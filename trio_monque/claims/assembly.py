@@ -90,7 +90,7 @@ def assembled(
         get_ready=lambda: db_threads.call(partial(_get_ready, locked, time, config), abandon_on_cancel=True),
         described=lambda: (
             locked.collection.full_name,
-            f"{config.concurrency} documents at a time that match {shown(locked.shown_filter)}",
+            f"documents that match {shown(locked.shown_filter)} ({config.concurrency} at a time)",
         ),
     )
     host = one_group_host(source, reporter, config, life, concurrency=config.concurrency, handlers=loop)

@@ -76,6 +76,9 @@ def server(port: int, folder: Path | None, replica_set: str) -> int:
         with EmbeddedMongod(options) as mongod:
             # Flushed: the reader may be a script that waits for the address.
             print(f"MongoDB is ready. Connect with\n  {mongod.uri}", flush=True)
+            # A driver needs no database in its address, and the other commands do.
+            shop = mongod.uri.replace("/?", "/shop?")
+            print(f'The other commands need a database too, for example\n  export MONQUE_URI="{shop}"')
             what_remains = "The data is removed at the end." if folder is None else f"The data is kept in {folder}."
             print(f"{what_remains} Press Ctrl-C to stop the server.", flush=True)
             while not stop.wait(LOOK_EVERY):

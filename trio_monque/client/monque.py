@@ -13,6 +13,7 @@ import anyio.lowlevel
 
 from ..call_context import async_calls
 from ..error_types import MonqueConnectionError
+from ..events import Event
 from ..jobs.enqueued import Enqueued
 from ..jobs.job import Job
 from ..jobs.new_job import JobOptions
@@ -37,6 +38,7 @@ from .sync_monque import SyncMonque
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
+OtherEventT = TypeVar("OtherEventT", bound=Event)
 
 IN_A_THREAD: Final = (
     "Call sync.{name}(...) of the same client, for example monque.sync.{name}(...) or job.scheduler.sync.{name}(...). "
@@ -399,7 +401,16 @@ class Monque:
         """
         return self._event_delivery.on(event_type, listener)
 
-    def events(self, *types: type[EventT]) -> AbstractAsyncContextManager[EventStream[EventT]]:
+    @overload
+    def events(
+        self, one: type[EventT], other: type[OtherEventT], /
+    ) -> AbstractAsyncContextManager[EventStream[EventT | OtherEventT]]: ...
+
+    @overload
+    def events(self, *types: type[EventT]) -> AbstractAsyncContextManager[EventStream[EventT]]: ...
+
+    # Without the first, mypy takes the events of two classes for plain `Event`s, which have no `job`.
+    def events(self, *types: type[Any]) -> AbstractAsyncContextManager[EventStream[Any]]:
         """`async with monque.events(JobFailed, ...) as stream: async for event in stream: ...`.
 
         Events of these types, in the order in which they happened, from entering until leaving the block;

@@ -38,6 +38,10 @@ class UnservedNames:
         self._failed = 0
         self._settled: set[str] = set()  # Read without the lock, changed with it: a set is safe for that.
 
+    def turn_off(self) -> None:
+        """Look and warn no more: the caller warns about names itself, as the command line does."""
+        self._failed = MOST_FAILED
+
     def notice(self, names: Iterable[str], instances: Callable[[], Sequence[Instance]]) -> None:
         """Log a warning for each name that no live instance runs, once a name; `instances` reads the fleet."""
         new = {name for name in names if name not in self._settled and not self._runs_here(name)}
@@ -60,5 +64,10 @@ def _why(name: str, live: Sequence[Instance]) -> str:
     if not live:
         return "no live instance runs: start a worker (Monque for Node works without an entry in the fleet)"
     near = similar_name(name, live)
-    hint = "start a worker that does" if near is None else f"one runs {near!r}: is the name misspelt?"
-    return f"none of the {len(live)} live instances runs: {hint}"
+    hint = (
+        "start a worker that does"
+        if near is None
+        else f"{'it' if len(live) == 1 else 'one'} runs {near!r}: is the name misspelt?"
+    )
+    whom = f"none of the {len(live)} live instances runs" if len(live) > 1 else "the only live instance does not run"
+    return f"{whom}: {hint}"

@@ -222,8 +222,12 @@ def verdict_of(end: RunEnd, time_limit: float, policy: RetryPolicy, *, store_res
 def _forget_frames(error: UnreadablePayloadError) -> None:
     """Remove the frames of this library: the message has the path of the value. A cause keeps those of the user."""
     error.__traceback__ = None
-    if isinstance(error.__cause__, ValueProblem):
-        error.__cause__.__traceback__ = None
+    cause = error.__cause__
+    if isinstance(cause, ValueProblem):
+        cause.__traceback__ = None
+        behind = cause.__cause__ if cause.__suppress_context__ else cause.__context__
+        if behind is None and not hasattr(cause, "__notes__"):
+            error.__cause__ = None  # Its text is the end of the message: a traceback would print it twice.
 
 
 class Policies:

@@ -172,7 +172,9 @@ def open_database(uri: str, name: str | None) -> Iterator[Database]:
             database.name.encode()  # An argument of a command that is not UTF-8 has lone surrogates.
         except driver.ConfigurationError:
             raise InvalidOptionError(
-                "database", name, "name one, here or in the connection string, as in mongodb://localhost:27017/shop"
+                "database",
+                name,
+                "name one, by --database or in the connection string, as in mongodb://localhost:27017/shop",
             ) from None
         except (driver.InvalidName, UnicodeEncodeError) as error:
             raise InvalidOptionError("database", name, str(error)) from None

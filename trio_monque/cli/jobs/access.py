@@ -82,9 +82,11 @@ def jobs_options(function: Callable[Concatenate[JobsAccess, P], R]) -> Callable[
 
 def _access(database: Database, chosen: ClientOptions, *, as_json: bool) -> JobsAccess:
     looking: ClientOptions = {**chosen, "skip_index_creation": True}
+    producer = ClientContext.of(database, client_config(chosen))
+    producer.unserved.turn_off()  # The commands warn in lines of their own: the log would say it twice.
     return JobsAccess(
         client=Monque(database, **looking).sync,
-        producer=ClientContext.of(database, client_config(chosen)),
+        producer=producer,
         as_json=as_json,
         _context=ClientContext.of(database, client_config(looking)),
     )
