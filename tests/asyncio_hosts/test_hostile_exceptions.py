@@ -76,12 +76,13 @@ def test_error_of_any_class_fails_its_own_job_and_ends_no_scheduler(
 ) -> None:
     workers = workers_of_all_kinds()
     names = [name for name in workers.names if name != "innocent"]
+    number = len(names) * len(ERRORS)
     heard: list[JobFailed] = []
 
     async def main() -> None:
         async with open_scheduler(db, workers, listeners={JobFailed: heard.append}, **QUICK) as scheduler:
             await scheduler.enqueue_many([NewJob(name, what) for name in names for what in ERRORS])
-            await until(lambda: db["monque_jobs"].count_documents({"status": "failed"}) == len(names) * len(ERRORS), 250)
+            await until(lambda: db["monque_jobs"].count_documents({"status": "failed"}) == number, 250)
             assert (await scheduler.wait_job(await scheduler.enqueue("innocent"), timeout=100)).status == "completed"
 
     with caplog.at_level(logging.WARNING, "trio_monque"):
@@ -90,7 +91,7 @@ def test_error_of_any_class_fails_its_own_job_and_ends_no_scheduler(
     assert (
         db["monque_jobs"].count_documents({"failReason": {"$regex": "while the end of the run was being decided"}}) == 0
     )
-    assert len(heard) == len(names) * len(ERRORS)
+    assert len(heard) == number
     assert not [record for record in caplog.records if "the scheduler ends" in record.getMessage()]
 
 
