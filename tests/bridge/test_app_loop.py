@@ -391,7 +391,7 @@ def test_answer_to_a_runtime_that_has_ended_is_dropped() -> None:
     asyncio.run(main())
 
 
-def test_group_of_cancellations_of_a_cancelled_function_is_no_error(app: AppRunner) -> None:
+def test_group_of_cancellations_of_a_cancelled_function_counts_as_one(app: AppRunner) -> None:
     async def main() -> None:
         async with open_engine() as engine:
             began = asyncio.Event()
@@ -522,7 +522,9 @@ def test_caller_that_is_cancelled_after_its_loop_was_closed_goes_on_at_once() ->
 
 
 @pytest.mark.parametrize("has_gone_on", [True, False])
-def test_closed_coroutine_of_a_closed_loop_is_no_error_and_resumes_its_caller_at_most_once(has_gone_on: bool) -> None:
+def test_closed_coroutine_of_a_closed_loop_raises_nothing_and_resumes_its_caller_at_most_once(
+    has_gone_on: bool,
+) -> None:
     """Python closes the coroutines of the loop, at any moment. To resume their callers again would end the runtime."""
     tasks: list[asyncio.Task[Any]] = []
     answers: list[Callable[[], object]] = []
