@@ -18,7 +18,7 @@ from tests.support.cpu_pressure import Pressure, cpu_pressure
 from tests.support.programs import ROOT
 from tests.support.run_again import LIMIT, Outcome, UnexplainedError, check_all_passed
 from tests.support.run_record import load
-from tests.support.thoroughly import one_in
+from tests.support.thoroughly import one_in, rows_in
 
 QUICK: Final = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
 """pytest starts in half of the time."""
@@ -167,7 +167,7 @@ BROKEN: Final = {
 }
 
 
-@pytest.mark.parametrize(("processes", "kind"), one_in(2, ["", "-n 2"], list(BROKEN)))
+@pytest.mark.parametrize(("processes", "kind"), one_in(4, ["", "-n 2"], list(BROKEN)))
 def test_broken_run_is_not_run_again(project: Project, processes: str, kind: str) -> None:
     text, said = BROKEN[kind]
     project.has(once=ONE_FAILS_ONCE, broken=text)
@@ -181,12 +181,16 @@ def test_broken_run_is_not_run_again(project: Project, processes: str, kind: str
 
 @pytest.mark.parametrize(
     ("options", "said"),
-    [
-        ("--no-such-option", "exit code 4 before pytest had run the tests"),
-        ("-k nothing", "exit code 5"),
-        ("; exit 3", "exit code 3"),
-        ("-x", "1 of 4 tests ran"),
-    ],
+    rows_in(
+        4,
+        [
+            ("--no-such-option", "exit code 4 before pytest had run the tests"),
+            ("-k nothing", "exit code 5"),
+            ("; exit 3", "exit code 3"),
+            ("-x", "1 of 4 tests ran"),
+        ],
+        first=3,
+    ),
 )
 def test_command_that_does_not_run_all_tests_fails(project: Project, options: str, said: str) -> None:
     project.has(once=ONE_FAILS_ONCE, again=ONE_FAILS_ONCE)
@@ -267,12 +271,16 @@ def test_that_fails_beside_others():
 
 @pytest.mark.parametrize(
     ("alone", "said"),
-    [
-        ("pytest.skip('not alone')", "skipped in the second run"),
-        ("pytest.xfail('known')", "skipped in the second run"),
-        ("assert False", "failed in the second run"),
-        ("os._exit(0)", "before pytest had run the tests"),
-    ],
+    rows_in(
+        4,
+        [
+            ("pytest.skip('not alone')", "skipped in the second run"),
+            ("pytest.xfail('known')", "skipped in the second run"),
+            ("assert False", "failed in the second run"),
+            ("os._exit(0)", "before pytest had run the tests"),
+        ],
+        first=2,
+    ),
 )
 def test_what_does_not_pass_in_the_second_run_fails(project: Project, alone: str, said: str) -> None:
     project.has(

@@ -20,6 +20,7 @@ import sniffio
 from tests.asyncio_hosts.conftest import Run
 from tests.asyncio_hosts.scenes import QUICK, only_document, until
 from tests.support.documents import OPEN, fill, lock_of
+from tests.support.thoroughly import one_in
 from trio_monque import Claim, RunningJob, Workers, open_scheduler, run_claims
 from trio_monque.errors import MiddlewareError
 from trio_monque.scheduler.middleware import Middleware
@@ -132,8 +133,7 @@ def nothing_is_done() -> Iterator[None]:
     assert done == []
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("what", UNFINISHED)
+@pytest.mark.parametrize(("kind", "what"), one_in(4, list(KINDS), list(UNFINISHED)))
 def test_work_that_is_returned_is_a_failed_attempt_whose_error_has_the_advice(run: Run, kind: str, what: str) -> None:
     make, problem = UNFINISHED[what]
     handler = KINDS[kind](make)

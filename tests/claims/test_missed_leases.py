@@ -33,11 +33,14 @@ async def test_runs_that_miss_their_lease_each_time_are_a_failed_attempt_at_last
         await trio.sleep_forever()
 
     options: dict[str, Any] = {"max_attempts": 1, "listeners": listened(reported)}
-    with trio.move_on_after(3000):
+    with trio.fail_after(3000):
         async with trio.open_nursery() as nursery:
             claims: RunningClaims = await nursery.start(partial(run_claims, things, OPEN, handle, **options))
             for one in interferences_of_claims(parts_of(claims).source):
                 one.append(Failing("renew claims"))
+            while not any(isinstance(one, DocumentFailed) for one in reported):
+                await trio.sleep(10)
+            nursery.cancel_scope.cancel()
     (failed,) = [one for one in reported if isinstance(one, DocumentFailed)]
     assert isinstance(failed.error, MissedLeaseError)
     assert runs == 4

@@ -14,6 +14,7 @@ from typing import Final
 
 import pytest
 
+from tests.support.thoroughly import one_in
 from trio_monque.cli.exit_statuses import INTERRUPTED
 
 from .demo_process import environment
@@ -62,8 +63,10 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-@pytest.mark.parametrize("module", ["trio", "pymongo", "click", "trio_monque.cli.run.command"])
+@pytest.mark.parametrize(
+    ("module", "number"),
+    one_in(4, ["trio", "pymongo", "click", "trio_monque.cli.run.command"], [signal.SIGTERM, signal.SIGINT]),
+)
 def test_signal_during_the_imports_ends_the_worker_before_its_target_is_imported(
     folder: Path, module: str, number: signal.Signals
 ) -> None:
