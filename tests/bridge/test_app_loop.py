@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import sys
 import threading
 import traceback
 import weakref
 from collections.abc import Callable
+from contextlib import suppress
 from contextvars import ContextVar
 from functools import partial
 from typing import Any, cast
@@ -376,6 +378,74 @@ def test_result_stays_although_an_interrupt_hits_its_way_to_the_runtime() -> Non
     loop.close()
 
 
+def test_result_stays_although_an_interrupt_hits_it_at_any_line_of_the_answer() -> None:
+    async def make() -> AppLoop:
+        return AppLoop(lambda function: None, lambda: None)
+
+    def interrupted_answer(steps: int) -> bool:
+        """Return whether the answer was interrupted at this step."""
+        left = steps
+
+        def trace(frame: Any, event: str, _: Any) -> Any:
+            nonlocal left
+            if frame.f_code.co_qualname != "AppCall._answer" or left < 0:
+                return None
+            if event in ("call", "line"):
+                left -= 1
+                if left < 0:
+                    raise KeyboardInterrupt
+            return trace
+
+        async def function() -> int:
+            sys.settrace(trace)
+            return 42
+
+        loop = asyncio.new_event_loop()
+        app_loop = loop.run_until_complete(make())
+        call = AppCall(app_loop, function, cast(Any, None), None, None)
+        loop.call_soon(call.begin)
+        before = sys.gettrace()
+        for _ in range(6):
+            loop.call_soon(loop.stop)
+            with suppress(KeyboardInterrupt):
+                loop.run_forever()
+        sys.settrace(before)
+        end = call.take_end()
+        assert isinstance(end, outcome.Value), steps
+        app_loop.end()
+        loop.run_until_complete(asyncio.sleep(0))
+        loop.close()
+        return left < 0
+
+    steps = 0
+    while interrupted_answer(steps):
+        steps += 1
+    assert steps > 3
+
+
+def test_group_that_is_nested_too_deep_to_be_split_is_the_error_as_it_is() -> None:
+    error: BaseException = ValueError("v")
+    for _ in range(20_000):
+        error = BaseExceptionGroup("deep", [error])
+
+    async def fails() -> None:
+        raise error
+
+    async def main() -> None:
+        app_loop = AppLoop(lambda function: None, lambda: None)
+        call = AppCall(app_loop, fails, cast(Any, None), None, None)
+        call.begin()
+        assert call.task is not None
+        await asyncio.wait([call.task])
+        end = call.take_end()
+        assert isinstance(end, outcome.Error)
+        is_the_same = end.error is error  # pytest could not show the group.
+        assert is_the_same
+        app_loop.end()
+
+    asyncio.run(main())
+
+
 def test_answer_to_a_runtime_that_has_ended_is_dropped() -> None:
     def has_ended(function: Callable[[], object]) -> None:
         raise RuntimeError
@@ -391,7 +461,7 @@ def test_answer_to_a_runtime_that_has_ended_is_dropped() -> None:
     asyncio.run(main())
 
 
-def test_group_of_cancellations_of_a_cancelled_function_counts_as_one(app: AppRunner) -> None:
+def test_group_of_cancellations_of_a_cancelled_function_is_not_an_error(app: AppRunner) -> None:
     async def main() -> None:
         async with open_engine() as engine:
             began = asyncio.Event()
@@ -522,9 +592,7 @@ def test_caller_that_is_cancelled_after_its_loop_was_closed_goes_on_at_once() ->
 
 
 @pytest.mark.parametrize("has_gone_on", [True, False])
-def test_closed_coroutine_of_a_closed_loop_raises_nothing_and_resumes_its_caller_at_most_once(
-    has_gone_on: bool,
-) -> None:
+def test_closed_coroutine_of_a_closed_loop_is_not_an_error_and_resumes_its_caller_once(has_gone_on: bool) -> None:
     """Python closes the coroutines of the loop, at any moment. To resume their callers again would end the runtime."""
     tasks: list[asyncio.Task[Any]] = []
     answers: list[Callable[[], object]] = []
@@ -919,6 +987,21 @@ def test_stack_and_label_of_a_call(app: AppRunner) -> None:
             assert engine.app_loop.stack_of(tasks[0]) is None
 
     app.run(main)
+
+
+def test_call_whose_task_has_not_taken_its_first_step_has_no_stack() -> None:
+    async def main() -> None:
+        app_loop = AppLoop(lambda function: None, lambda: None)
+        call = AppCall(app_loop, _answer, cast(Any, None), None, None)
+        assert "not begun yet" in call.stack()
+        call.begin()
+        assert "not begun yet" in call.stack()
+        assert call.task is not None
+        await call.task
+        assert "not begun yet" not in call.stack()
+        app_loop.end()
+
+    asyncio.run(main())
 
 
 class _Compiled:

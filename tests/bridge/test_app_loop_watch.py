@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+from collections.abc import Callable
 from typing import Final
 
 import pytest
@@ -13,7 +14,7 @@ import trio
 from tests.bridge.support import AppRunner, Engine, move_clock, open_engine, until
 from tests.support.internals import canary_of, thread_of
 from tests.support.waiting import wait_until
-from trio_monque.bridge.app_loop_watch import BLOCKED_AFTER, LOOK_INTERVAL, PAUSED_AFTER
+from trio_monque.bridge.app_loop_watch import BLOCKED_AFTER, LOOK_INTERVAL, PAUSED_AFTER, AppLoopWatch
 from trio_monque.bridge.mailbox import Mailbox
 
 LOOKS_UNTIL_BLOCKED: Final = 1 + round(BLOCKED_AFTER / LOOK_INTERVAL)
@@ -138,22 +139,28 @@ def test_stall_of_the_runtime_itself_is_not_taken_for_one_of_the_application(
 
 @MOVED_BY_HAND  # Otherwise the watch may ring meanwhile.
 def test_calls_that_begin_together_share_a_wake_up(app: AppRunner, monkeypatch: pytest.MonkeyPatch) -> None:
-    rings: list[int] = []
+    """When all have begun: a loop that is woken by the first would take the interpreter lock, and get one of them."""
+    rings: list[tuple[int, int]] = []
+    started: list[int] = []
     ring = Mailbox.ring
 
     def counted(mailbox: Mailbox) -> None:
-        rings.append(threading.get_ident())
+        rings.append((threading.get_ident(), len(started)))
         ring(mailbox)
 
     async def main() -> None:
         async with open_engine() as engine:
             begun = threading.Event()
 
+            async def call() -> None:
+                started.append(len(started))
+                await engine.app_loop.call(asyncio.sleep, 0)
+
             async def calls() -> None:
                 monkeypatch.setattr(Mailbox, "ring", counted)
                 async with trio.open_nursery() as nursery:
                     for _ in range(100):
-                        nursery.start_soon(engine.app_loop.call, asyncio.sleep, 0)
+                        nursery.start_soon(call)
                     await trio.testing.wait_all_tasks_blocked()
                     begun.set()
                 monkeypatch.undo()
@@ -162,10 +169,31 @@ def test_calls_that_begin_together_share_a_wake_up(app: AppRunner, monkeypatch: 
             called = asyncio.create_task(engine.runtime.call(calls))
             await asyncio.sleep(0)
             assert begun.wait(20)
-            to_application = len([one for one in rings if one != here])
+            to_application = [calls for thread, calls in rings if thread == thread_of(engine.runtime).ident]
             await called
-            assert to_application == 1
-            assert 1 <= len([one for one in rings if one == here]) < 50
+            assert to_application == [100]
+            assert 1 <= len([thread for thread, _ in rings if thread == here]) < 50
+
+    app.run(main)
+
+
+@MOVED_BY_HAND
+def test_answer_in_time_does_not_wake_the_runtime(app: AppRunner) -> None:
+    """The next look notes it. Only one that ends a pause cannot wait for that."""
+    posts: list[Callable[[], None]] = []
+
+    async def main() -> None:
+        async with open_engine() as engine:
+
+            async def watch() -> None:
+                await AppLoopWatch(engine.app_loop, posts.append, lambda: None, lambda: None).run()
+
+            engine.runtime.post(lambda: engine.nursery.start_soon(watch))
+            look_often(engine, 1)  # Both watches ask.
+            await engine.call(asyncio.sleep, 0)  # By then the loop has answered.
+            assert posts == []
+            engine.runtime.cut()
+            await engine.runtime.ended
 
     app.run(main)
 

@@ -18,9 +18,11 @@ import trio.testing
 
 from tests.bridge.support import AppRunner, Engine, open_engine, until
 from tests.support.internals import calls_waiting
+from tests.support.waiting import wait_until
 from trio_monque.bridge.lifetime import open_in_runtime
 from trio_monque.bridge.mirrored_scope import mirrored_scope
 from trio_monque.bridge.runtime import Runtime
+from trio_monque.bridge.runtime_call import RuntimeCall
 from trio_monque.errors import MonqueError
 
 COLOUR: ContextVar[str] = ContextVar("colour", default="none")
@@ -244,6 +246,55 @@ def test_call_that_another_loop_posts_while_the_run_ends_is_answered(
     app.run(main)
 
 
+def test_last_message_answers_each_caller_although_those_before_it_leave_the_list_meanwhile(
+    app: AppRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Callers of other loops take their answers in their own threads."""
+    answer = RuntimeCall.answer
+
+    def answer_and_wait(call: RuntimeCall[Any], ended: Any) -> None:
+        before = calls_waiting(engines[0].runtime)
+        answer(call, ended)
+        wait_until(lambda: calls_waiting(engines[0].runtime) < before, "the caller has its answer")
+
+    engines: list[Engine] = []
+
+    async def main() -> None:
+        async with open_engine() as engine:
+            engines.append(engine)
+            with monkeypatch.context() as patched:
+                patched.setattr(engine.runtime, "post", lambda function: None)  # The run ends before it is delivered.
+                callers = [
+                    asyncio.create_task(asyncio.to_thread(lambda: app.run(lambda: engine.runtime.call(_answer))))
+                    for _ in range(3)
+                ]
+                await until(lambda: calls_waiting(engine.runtime) == 3)
+            monkeypatch.setattr(RuntimeCall, "answer", answer_and_wait)
+        for caller in callers:
+            with pytest.raises(MonqueError, match="the engine has ended"):
+                await asyncio.wait_for(caller, 10)
+
+    app.run(main)
+
+
+@pytest.mark.usefixtures("moved_by_hand")
+def test_answer_of_another_thread_wakes_the_runtime_in_debug_mode_too(app: AppRunner) -> None:
+    """The loop refuses to plan a wake-up for it then, and the watch would bring one a quarter of a second later."""
+
+    async def main() -> None:
+        asyncio.get_running_loop().slow_callback_duration = 60
+        async with open_engine() as engine:
+            has_come = threading.Event()
+
+            def answer_and_wait() -> bool:
+                engine.app_loop.answer_to_runtime(has_come.set)
+                return has_come.wait(10)
+
+            assert await asyncio.to_thread(answer_and_wait)
+
+    app.run(main, debug=True)
+
+
 def test_service_with_a_shield_that_begins_after_main_has_ended_does_not_keep_the_run(app: AppRunner) -> None:
     async def main() -> None:
         ended: list[bool] = []
@@ -289,6 +340,23 @@ def test_service_with_a_shield_calls_the_application_after_main_has_ended(app: A
         async with open_in_runtime(main_of_runtime, lambda _: None, "engine"):
             pass
         assert answers == [42, 42]
+
+    app.run(main)
+
+
+def test_crash_of_a_service_ends_the_block_with_its_error(app: AppRunner) -> None:
+    """It cancels `main`, and the error of the run is not that cancellation."""
+
+    async def fails() -> None:
+        raise LookupError("bug")
+
+    async def main() -> None:
+        with pytest.raises(ExceptionGroup) as raised:
+            async with open_engine() as engine:
+                engine.runtime.post(lambda: engine.runtime.start_service(fails))
+                await asyncio.sleep(60)
+        assert [repr(error) for error in raised.value.exceptions] == ["LookupError('bug')"]
+        assert engine.log == ["cut"]
 
     app.run(main)
 

@@ -18,6 +18,7 @@ import pytest
 from bson import DBRef
 from bson.binary import UuidRepresentation
 from bson.codec_options import CodecOptions
+from bson.raw_bson import RawBSONDocument
 
 from trio_monque.errors import InvalidPayloadError, PayloadTooLargeError
 from trio_monque.jobs.stored_value_limits import check_payload, snapshot
@@ -41,6 +42,9 @@ class Model:
 
 
 async def asynchronous() -> None: ...
+
+
+SHARED = {"a": [1]}
 
 
 def holding_itself() -> list[Any]:
@@ -78,6 +82,9 @@ CASES: dict[str, tuple[Callable[[], object], str]] = {
     "surrogate": (lambda: {"s": "\ud800"}, r"data\['s'\] is '\\ud800', which is not valid Unicode"),
     "key": (lambda: {"by_id": {7: "x"}}, r"data\['by_id'\] has the key 7, of type int: keys are strings"),
     "key with NUL": (lambda: {"a\0": 1}, r"data has the key 'a\\x00': keys have no NUL"),
+    "key of lone surrogates": (lambda: {"\ud800": 1}, r"data has the key '\\ud800', which is not valid Unicode"),
+    "small int": (lambda: {"a": [-(2**63)], "n": -(2**63) - 1}, r"data\['n'\] is an int of more than 64 bits"),
+    "one value twice": (lambda: [SHARED, {"again": SHARED}, {1}], r"data\[2\] is a set"),
     "itself": (holding_itself, r"data\[0\] contains itself"),
     "the second": (lambda: {"a": [1, {"b": "x"}], "c": [{}, {"d": {3}}]}, r"data\['c'\]\[1\]\['d'\] is a set"),
     "secret": (lambda: {"x": Leaky()}, r"data\['x'\] is a Leaky"),
@@ -106,6 +113,19 @@ def test_what_the_callers_options_can_store_is_not_named() -> None:
     options = OPTIONS.with_options(uuid_representation=UuidRepresentation.STANDARD)
     with pytest.raises(InvalidPayloadError, match=r"data\['b'\] is a set"):
         check_payload({"a": UUID(int=1), "b": {1}}, None, options)
+
+
+def test_raw_document_that_cannot_be_decoded_is_named_and_not_walked() -> None:
+    raw = RawBSONDocument(bson.encode({"text": "abc"}).replace(b"abc", b"ab\xff"))
+    with pytest.raises(
+        InvalidPayloadError, match=r"not be read again: data\['raw'\] is .* codec options cannot decode"
+    ):
+        check_payload({"raw": raw}, None, OPTIONS)
+
+
+def test_first_of_several_values_that_would_be_misread_is_named() -> None:
+    with pytest.raises(InvalidPayloadError, match=r"data\['a'\]\[0\] datetime"):
+        check_payload({"a": [LOCAL, LOCAL], "b": LOCAL}, None, OPTIONS)
 
 
 @pytest.mark.parametrize("what", ["data", "result", "progress", "saved state"])

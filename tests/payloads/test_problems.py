@@ -18,7 +18,7 @@ from bson import Binary, Code
 from trio_monque import Workers
 from trio_monque.errors import InvalidOptionError
 from trio_monque.payloads.payload_type import PayloadType
-from trio_monque.payloads.problems import ValueProblem
+from trio_monque.payloads.problems import LONGEST_PROBLEM, ValueProblem
 
 from .everything import Circle, Colour, Item, Options, Place
 
@@ -122,6 +122,13 @@ def test_a_long_value_is_shown_in_part() -> None:
     problem = problem_of(PayloadType(list[int]).read, ["x" * 10_000_000])
     assert problem.startswith("data[0]: must be int, not str 'xxx")
     assert len(problem) < 200
+
+
+def test_a_long_problem_is_cut() -> None:
+    """As the text of a class that refuses its fields, which may repeat all of the data."""
+    short, long = ("x" * LONGEST_PROBLEM, "x" * (LONGEST_PROBLEM + 1))
+    assert ValueProblem(short).problem == short
+    assert ValueProblem(long).problem == "x" * (LONGEST_PROBLEM - 1) + "…"
 
 
 def test_a_value_whose_repr_fails_does_not_hide_the_problem() -> None:

@@ -163,3 +163,20 @@ def test_size_is_about_that_of_bson(of_size: Any) -> None:
         assert size * 0.6 < len(bson.encode({"": value})) < size * 1.4
         assert is_large(value) is expected
     assert not is_large(None)
+
+
+def test_value_is_large_from_the_limit_on_by_its_text_or_its_keys() -> None:
+    assert is_large("x" * LARGE)
+    assert not is_large("x" * (LARGE - 1))
+    assert is_large({"k" * LARGE: 1})
+    assert not is_large({"k" * (LARGE // 2): 1})
+
+
+def test_list_that_is_large_by_its_length_is_not_walked() -> None:
+    """A payload of 16 MB may have millions of numbers."""
+
+    class Unread(list[int]):
+        def __iter__(self) -> Any:
+            raise AssertionError
+
+    assert is_large(Unread(range(LARGE)))

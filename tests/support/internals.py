@@ -228,6 +228,15 @@ def calls_waiting(runtime: Runtime) -> int:
     return len(runtime._waiting)
 
 
+def run_has_ended(runtime: Runtime) -> bool:
+    """Whether the run refuses what is posted to it: its loop may be unable to note the end, as tests block it."""
+    try:
+        runtime._mailbox.ring()
+    except RuntimeError:
+        return True
+    return False
+
+
 def run_now(handle: Any) -> None:
     """Run what an asyncio loop would run in its next turn: Python 3.11 has no eager tasks."""
     handle._run()

@@ -182,7 +182,7 @@ class AppLoop:
 
     def leave_calls_behind(self) -> None:
         """Cancel all calls, and resume the tasks that await them at once. The functions may go on if the loop runs."""
-        for call in tuple(self._calls.values()):
+        for call in self._calls.values():  # Those who go on leave the list in a later turn.
             call.lost()
 
     # --- For log lines ---

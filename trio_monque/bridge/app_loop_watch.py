@@ -31,7 +31,7 @@ class AppLoopWatch:
 
     Args:
         app_loop: The loop.
-        post: Calls a function in the runtime, and wakes that in any case.
+        post: Calls a function in the runtime, if that has not ended.
         ring: Wakes the runtime. Messages may wait for a wake-up that does not come: the loop is blocked in the turn
             that gave them, or a Ctrl-C hit that turn.
         is_gone: Called once in the runtime if the loop is closed or never runs again.
@@ -73,7 +73,7 @@ class AppLoopWatch:
 
     def _never_goes_on(self) -> bool:
         loop = self._app_loop.loop
-        if self._app_loop.is_gone or loop.is_closed():
+        if loop.is_closed():
             return True
         # At the end of the program, Python waits for this thread. A stopped loop can go on until then, not after.
         return not threading.main_thread().is_alive() and not loop.is_running()

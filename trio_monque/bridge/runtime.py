@@ -191,10 +191,10 @@ class Runtime:
         self._mailbox.close()
         self.app_loop.post(partial(self._note_end, ended))
         # Nothing else ends the wait for this run. A Ctrl-C may hit the delivery, and the watch rings no more.
-        while not self.app_loop.is_gone and not self._end_is_noted.wait(LOOK_INTERVAL):
+        while not self._end_is_noted.wait(LOOK_INTERVAL):
             is_running = self.app_loop.loop.is_running()
             self.app_loop.ring()
-            if not is_running:  # The wake-up waits for the next run of the loop, if there is one.
+            if not is_running:  # It is closed, or the wake-up waits for its next run, if there is one.
                 return
 
     async def _live(self) -> None:
@@ -210,17 +210,15 @@ class Runtime:
         crash: BaseException | None = None
         async with trio.open_nursery() as services:
             self._services = services
-            watch = AppLoopWatch(self.app_loop, self._post_and_ring, self._ring, self._app_loop_is_gone)
+            watch = AppLoopWatch(self.app_loop, self._post_of_watch, self._mailbox.ring, self._app_loop_is_gone)
             services.start_soon(watch.run)
             services.start_soon(self.app_loop.ring_for_calls)
             self._mailbox.open(token.run_sync_soon)
             try:
                 with self._scope:
                     await self._main(self)
-            except trio.Cancelled:  # A service has crashed.
-                raise
             except BaseException as error:  # noqa: BLE001  # Outside of the nursery, which would put it into a group.
-                crash = error
+                crash = error  # Or Cancelled, if a service has crashed: the nursery raises the error of that.
             finally:
                 self._main_has_ended = True
                 for function in tuple(self._at_end):
@@ -250,14 +248,9 @@ class Runtime:
         finally:
             del self._at_end[function]
 
-    def _post_and_ring(self, function: Function) -> None:
-        with suppress(RuntimeError):
-            self._mailbox.post(function)
-            self._mailbox.ring()
-
-    def _ring(self) -> None:
-        with suppress(RuntimeError):
-            self._mailbox.ring()
+    def _post_of_watch(self, function: Function) -> None:
+        with suppress(RuntimeError):  # The loop answers after the end of the run.
+            self.post(function)
 
     def _app_loop_is_gone(self) -> None:
         self._scope.cancel(reason="the event loop of the application is closed, or never runs again")

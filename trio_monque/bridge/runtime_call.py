@@ -70,7 +70,7 @@ class RuntimeCall(Generic[T]):
         ended = answer.result()
         if self._has_completed and anyio.current_effective_deadline() == -math.inf:
             return ended.unwrap()  # As on trio: the scope cancels again at the next checkpoint.
-        if self._has_completed and isinstance(ended, outcome.Value) and self._orphan is not None:
+        if isinstance(ended, outcome.Value) and self._orphan is not None:
             with suppress(RuntimeError):  # The runtime has ended, and what it returned with it.
                 self._runtime.post(partial(self._orphan, ended.unwrap()))
         raise cancelled

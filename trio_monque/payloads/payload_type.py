@@ -36,7 +36,7 @@ class PayloadType:
         self._may_mistake = False
         kind = kind_of(declared)
         instances = get_origin(declared) or declared if kind is not None else declared
-        self._instances = instances if isinstance(instances, type) and kind is not Kind.TYPED_DICT else None
+        self._instances = instances if isinstance(instances, type) else None
 
     def prepare(self) -> None:
         """Checks at once whether a payload can have this type. Otherwise the first value would show it.
@@ -53,7 +53,7 @@ class PayloadType:
             return True
         try:
             return isinstance(data, self._instances)
-        except TypeError:  # A Protocol that is not runtime_checkable.
+        except TypeError:  # A TypedDict, or a Protocol that is not runtime_checkable.
             return True
 
     def store(self, data: Any) -> Any:
@@ -99,6 +99,7 @@ def stored_instance(data: Any) -> Any:
         ValueProblem: A field cannot be stored.
     """
     cls = type(data)
+    # BUILTINS have no fields: for them, which most data is, this spares the look for a kind.
     return data if cls in BUILTINS or kind_of(cls) is None else stored_form(data)
 
 
