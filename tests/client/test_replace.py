@@ -13,7 +13,7 @@ import pytest
 from bson import ObjectId
 from pymongo import MongoClient
 
-from tests.support.interception import Recorder
+from tests.support.interception import Interceptor, Recorder
 from tests.support.lossy_proxy import Loss, LossyProxy, lossy_proxy
 from tests.support.store import PAST, claim_due, handle
 from trio_monque import Monque, NewJob, RunningJob, Workers
@@ -332,6 +332,42 @@ def test_replacement_that_is_sent_again_after_its_job_has_ended_is_that_job(db: 
     again = replace_or_insert(store, sent)
     assert (again.outcome, again.job.id, again.job.status) == ("created", sent.job.id, "completed")
     assert store.collection.count_documents({}) == 1
+
+
+def test_replacement_that_is_sent_again_while_its_job_runs_asks_for_no_other_run(db: Database) -> None:
+    replace(Monque(db), 0)  # Makes the indexes.
+    store = handle(db)
+    store.collection.delete_many({})
+    sent = replacement(store, 1)
+    assert replace_or_insert(store, sent).outcome == "created"
+    (running,) = claim_due(store, {"greet": 1})
+    again = replace_or_insert(store, sent)
+    assert (again.outcome, again.job.id, again.job.again) == ("created", running.id, None)
+    (document,) = store.collection.find()
+    assert "again" not in document
+
+
+def test_pending_job_with_a_left_over_request_to_cancel_is_replaced(db: Database, jobs: Collection) -> None:
+    """No program of ours leaves one. A job that is never replaced, although it waits, would keep its key for ever."""
+    monque = Monque(db)
+    replace(monque, 1)
+    jobs.update_one({}, {"$set": {"cancelRequestedAt": PAST}})
+    assert replace(monque, 2).outcome == "replaced"
+    (document,) = jobs.find()
+    assert document["data"] == 2
+
+
+def test_key_that_is_free_when_its_holder_is_read_is_taken_in_the_next_round(db: Database, jobs: Collection) -> None:
+    monque = Monque(db)
+    schedule = monque.sync.schedule("* * * * *", "greet", unique_key="k")
+    monque.sync.enqueue_with_outcome("other", None, **REPLACE)  # Makes the index.
+    interceptor = Interceptor()
+    interceptor.before(lambda name, _: name == "find", lambda: jobs.delete_one({"_id": schedule.id}))
+    host, port = db.client.address or ("", 0)
+    with MongoClient[Any](host, port, tz_aware=True, event_listeners=[interceptor]) as client:
+        store = handle(client[db.name])
+        assert replace_or_insert(store, replacement(store, 1)).outcome == "created"
+    assert interceptor.times == 1
 
 
 def test_job_that_keeps_its_key_is_read_by_a_majority(db: Database) -> None:

@@ -81,7 +81,8 @@ def replace_or_insert(jobs: JobCollection, new: Replacement) -> Enqueued[Any]:
                 return Enqueued(inserting.sent_before(jobs, job, error), "created")
             holder = _holder(jobs, job)
             if holder is not None:
-                # Our own job holds the key if an earlier sending has inserted it.
+                # Our own job holds the key if an earlier sending has inserted it. The servers that we know name the
+                # index of the ids in the error then, which is found above; nothing promises that they always will.
                 return Enqueued(holder, "created" if holder.id == job.id else "kept")
             if not remaining:
                 raise
