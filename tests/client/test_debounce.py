@@ -192,3 +192,11 @@ async def test_invalid_options_are_refused_before_any_call(db: Database, options
     with pytest.raises(InvalidOptionError, match=name):
         await Monque(db).enqueue("index", **{"on_conflict": "debounce", **options})
     assert db.list_collection_names() == []
+
+
+def test_longest_wait_moves_the_due_date_and_not_the_latest_start(db: Database) -> None:
+    monque = Monque(db)
+    latest = monque.sync.enqueue("other").created_at + timedelta(days=1)
+    debounce(monque, 1, 60, max_wait=90, start_by=latest)
+    job = debounce(monque, 2, 60, max_wait=90, start_by=latest).job
+    assert job.start_by == latest

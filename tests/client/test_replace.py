@@ -357,17 +357,56 @@ def test_pending_job_with_a_left_over_request_to_cancel_is_replaced(db: Database
     assert document["data"] == 2
 
 
-def test_key_that_is_free_when_its_holder_is_read_is_taken_in_the_next_round(db: Database, jobs: Collection) -> None:
+@pytest.mark.parametrize(
+    ("next_holder", "outcome"),
+    [
+        (None, "created"),
+        ({}, "replaced"),
+        ({"cancelRequestedAt": PAST}, "replaced"),
+        ({"status": "processing", "claimedBy": "a", "lockedAt": PAST}, "again"),
+    ],
+    ids=["nobody", "a pending job", "a pending job with a left-over request", "a running job"],
+)
+def test_holder_that_has_changed_when_it_is_read_is_met_in_the_next_round(
+    db: Database, jobs: Collection, next_holder: dict[str, Any] | None, outcome: str
+) -> None:
+    """A schedule keeps its key, and has gone a moment later."""
     monque = Monque(db)
     schedule = monque.sync.schedule("* * * * *", "greet", unique_key="k")
     monque.sync.enqueue_with_outcome("other", None, **REPLACE)  # Makes the index.
+
+    def meanwhile() -> None:
+        jobs.delete_one({"_id": schedule.id})
+        if next_holder is not None:
+            replace(monque, "other")
+            jobs.update_one({"name": "greet"}, {"$set": next_holder})
+
     interceptor = Interceptor()
-    interceptor.before(lambda name, _: name == "find", lambda: jobs.delete_one({"_id": schedule.id}))
+    interceptor.before(lambda name, _: name == "find", meanwhile)
     host, port = db.client.address or ("", 0)
     with MongoClient[Any](host, port, tz_aware=True, event_listeners=[interceptor]) as client:
         store = handle(client[db.name])
-        assert replace_or_insert(store, replacement(store, 1)).outcome == "created"
+        assert replace_or_insert(store, replacement(store, 1)).outcome == outcome
     assert interceptor.times == 1
+
+
+def test_text_with_a_dollar_is_not_evaluated_by_the_server(db: Database, jobs: Collection) -> None:
+    replace(Monque(db), "$name", meta={"shown": "$name"})
+    (document,) = jobs.find()
+    assert (document["data"], document["meta"]) == ("$name", {"shown": "$name"})
+
+
+def test_replacement_of_a_running_job_changes_nothing_that_is_about_the_run(db: Database, jobs: Collection) -> None:
+    """Its deaths count for its due date, which stays. Were `resumesAt` another date, they would be forgotten."""
+    monque = Monque(db)
+    due = replace(monque, 1, run_at=PAST).job.next_run_at
+    jobs.update_one({}, {"$set": {"rescues": 1, "resumesAt": due}})
+    assert claim_due(handle(db), {"greet": 1})
+    (before,) = jobs.find()
+    assert replace(monque, 2, run_at=LATER).outcome == "again"
+    (after,) = jobs.find()
+    assert {field for field in after if after[field] != before.get(field)} == {"again", "againAt", "againData"}
+    assert after["resumesAt"] == due
 
 
 def test_job_that_keeps_its_key_is_read_by_a_majority(db: Database) -> None:

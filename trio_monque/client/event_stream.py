@@ -79,7 +79,7 @@ class EventStream(Generic[EventT]):
             self.dropped += 1
             if self.dropped == 1:
                 logger.warning("dropped an event: the reader of its stream is %d events behind", MOST_WAITING)
-        except (anyio.ClosedResourceError, anyio.BrokenResourceError):
+        except anyio.ClosedResourceError:
             pass  # It was closed after the event was sent.
 
 
