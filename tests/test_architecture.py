@@ -19,7 +19,7 @@ PACKAGE = Path(__file__).parents[1] / "trio_monque"
 # Each room may import only from the rooms listed, and from itself. No room imports the package root.
 MAY_IMPORT: dict[str, set[str]] = {
     "safe_text": set(),
-    "interruptions": set(),
+    "interruptions": {"foreign_errors"},
     "log": {"safe_text", "foreign_errors", "interruptions"},
     "error_types": {"safe_text"},
     "foreign_errors": {"safe_text", "error_types"},

@@ -12,6 +12,7 @@ exceptions are another matter: see `safe_text.py`.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from types import GetSetDescriptorType, MethodDescriptorType, TracebackType, WrapperDescriptorType
 from typing import Any, Final, cast
 
@@ -66,6 +67,20 @@ def leaves_of(error: BaseException) -> list[BaseException]:
         else:
             leaves.append(one)
     return leaves
+
+
+def without(error: BaseException, kind: type[BaseException]) -> BaseException | None:
+    """The error without those of this class in it, at any depth; None if nothing else is left.
+
+    A group that Python cannot split is returned whole: it is nested too deep, or is of its author's own class.
+    """
+    if is_a(error, kind):
+        return None
+    rest: BaseException | None = error
+    if is_group(error):
+        with suppress(Exception):  # Not Ctrl-C, which may come at this moment.
+            rest = cast("BaseExceptionGroup[Any]", error).split(kind)[1]
+    return rest
 
 
 def traceback_within(error: BaseException) -> TracebackType | None:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from functools import cache
 
+from .foreign_errors import is_a, leaves_of
+
 
 def is_interruption(error: BaseException) -> bool:
     """Whether it is a Ctrl-C or a cancellation, alone or in a group.
 
     Not SystemExit: `sys.exit()` in an exporter or a log handler is an error of that part alone.
     """
-    if isinstance(error, BaseExceptionGroup):
-        return any(map(is_interruption, error.exceptions))
-    return isinstance(error, _kinds())
+    return any(is_a(leaf, _kinds()) for leaf in leaves_of(error))
 
 
 @cache

@@ -17,7 +17,7 @@ from typing import Any, Final, TypeVar
 from .interruptions import is_interruption
 from .jobs.meta import LARGEST_META, MOST_ENTRIES, size_of
 from .jobs.verdicts import Snooze
-from .log import logger_of
+from .log import exc_info_of, logger_of
 from .safe_text import text_of
 from .scheduler import CancelReason, RunningJob
 
@@ -137,7 +137,7 @@ def _contained(call: Callable[[], T]) -> T | None:
     except BaseException as error:
         if is_interruption(error):
             raise
-        logger.warning("tracing failed; the job goes on without", exc_info=error)
+        logger.warning("tracing failed; the job goes on without", exc_info=exc_info_of(error))
         return None
 
 

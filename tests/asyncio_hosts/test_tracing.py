@@ -285,13 +285,22 @@ class _Raising(SpanProcessor, Sampler):
         return "raises"
 
 
-@pytest.mark.parametrize("error", [RuntimeError("no collector"), SystemExit(3), GeneratorExit()], ids=repr)
+class _Hostile(Exception):  # noqa: N818
+    """Whatever asks it for its class or its truth value raises."""
+
+    __class__ = property(lambda self: 1 / 0)  # type: ignore[assignment]
+
+    def __bool__(self) -> bool:
+        raise ZeroDivisionError
+
+
+@pytest.mark.parametrize("kind", [RuntimeError, SystemExit, GeneratorExit, _Hostile])
 @pytest.mark.parametrize("method", ["on_start", "on_end", "should_sample"])
 @pytest.mark.parametrize("fails", [False, True], ids=["job that succeeds", "job that fails"])
 def test_error_of_a_processor_or_sampler_is_logged_and_does_not_change_the_end_of_a_job(
-    db: Database, run: Run, caplog: pytest.LogCaptureFixture, method: str, error: BaseException, fails: bool
+    db: Database, run: Run, caplog: pytest.LogCaptureFixture, method: str, kind: type[BaseException], fails: bool
 ) -> None:
-    raising = _Raising(method, error)
+    raising = _Raising(method, kind("no collector"))
     provider = TracerProvider(sampler=raising)
     provider.add_span_processor(raising)
     workers = Workers(middleware=[tracing_middleware(tracer_provider=provider)])

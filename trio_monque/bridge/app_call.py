@@ -27,13 +27,13 @@ from contextlib import suppress
 from contextvars import Context, ContextVar
 from enum import Enum, auto
 from types import FrameType
-from typing import Any, Generic, Protocol, TypeVar, cast
+from typing import Any, Generic, Protocol, TypeVar
 
 import anyio
 import outcome
 import trio
 
-from ..foreign_errors import is_a, is_group, safe_error
+from ..foreign_errors import safe_error, without
 from ..grace import GraceOwner, carry_grace
 from .mailbox import Function
 
@@ -223,14 +223,7 @@ class AppCall(Generic[T]):
         return task is None or asyncio.current_task(self._app_loop.loop) is task
 
     def _end_by(self, error: BaseException, scope: anyio.CancelScope) -> outcome.Error | _Without:
-        rest: BaseException | None = error
-        if is_a(error, asyncio.CancelledError):
-            rest = None
-        elif is_group(error):
-            # Nested too deep for Python, or a group class of its author: taken as it is.
-            with suppress(BaseException):
-                rest = cast("BaseExceptionGroup[Any]", error).split(asyncio.CancelledError)[1]
-        if rest is not None:
+        if (rest := without(error, asyncio.CancelledError)) is not None:
             return outcome.Error(rest)
         if scope.cancel_called:
             return _Without.CANCELLED

@@ -12,14 +12,14 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from contextvars import copy_context
 from functools import partial
-from typing import Any, Generic, Protocol, TypeVar, cast
+from typing import Any, Generic, Protocol, TypeVar
 
 import anyio
 import outcome
 import trio
 
 from ..error_types import MonqueError
-from ..foreign_errors import is_group
+from ..foreign_errors import without
 from .app_loop import AppLoop
 from .mailbox import Function
 
@@ -105,11 +105,7 @@ class RuntimeCall(Generic[T]):
                 except trio.Cancelled:
                     raise
                 except BaseException as error:  # noqa: BLE001  # It is the caller's.
-                    rest: BaseException | None = error
-                    if is_group(error):
-                        # Nested too deep, or a group class of its author: taken as it is.
-                        with suppress(BaseException):
-                            rest = cast("BaseExceptionGroup[Any]", error).split(trio.Cancelled)[1]
+                    rest = without(error, trio.Cancelled)
                     self._has_completed = rest is not None
                     if rest is not None:
                         ended = outcome.Error(rest)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager
 from datetime import timedelta
 from functools import partial
 from types import TracebackType
@@ -17,7 +17,7 @@ from ..checks import checked_seconds
 from ..engine.run import Run
 from ..engine.run_end import CancelReason
 from ..error_types import ClaimLostError, InvalidUpdateError, MonqueConnectionError, MonqueError
-from ..foreign_errors import is_a, is_group, safe_error
+from ..foreign_errors import is_a, safe_error, without
 from ..host.handler_loop import CleanupScope, HandlerLoop
 from ..safe_text import shown
 from ..store.documents.settling_statements import EncodedUpdate
@@ -285,10 +285,7 @@ class Claim(Generic[DocT]):
         if left is not None:
             # The block may be left by an error and by a cancellation at once. Then the error decides: a failure must
             # not count as a release.
-            others: BaseException | None = left
-            if is_group(left):
-                with suppress(BaseException):  # Nested too deep for Python: taken as it is.
-                    others = cast("BaseExceptionGroup[Any]", left).split(anyio.get_cancelled_exc_class())[1]
+            others = without(left, anyio.get_cancelled_exc_class())
             # A cancellation, a Ctrl-C or an exit is not a failure of the document, which is released uncounted.
             outcome = cast("Exception", others) if is_a(others, Exception) else UncountedReleaseError()
         self._loop.post(partial(self._work.end, outcome))

@@ -7,13 +7,12 @@ expect.
 
 from __future__ import annotations
 
-from contextlib import suppress
 from types import TracebackType
-from typing import Any, Final, NoReturn, cast
+from typing import Any, Final, NoReturn
 
 import trio
 
-from ..foreign_errors import is_a, is_group, is_safe, leaves_of
+from ..foreign_errors import is_a, is_safe, leaves_of, without
 
 
 class LeakedCancellationError(RuntimeError):
@@ -22,12 +21,8 @@ class LeakedCancellationError(RuntimeError):
 
 def without_cancellations(error: BaseException) -> BaseException:
     """What a handler raised, without each `trio.Cancelled` of its own scopes: these are not a cancellation by us."""
-    rest: BaseException | None = error
-    if is_group(error):
-        # Nested too deep for Python, or its author's own class of groups: taken as it is.
-        with suppress(BaseException):
-            rest = cast("BaseExceptionGroup[Any]", error).split(trio.Cancelled)[1]
-    if rest is None or is_a(rest, trio.Cancelled):
+    rest = without(error, trio.Cancelled)
+    if rest is None:
         leaked = LeakedCancellationError("the handler raised trio.Cancelled outside of the scope that it belongs to")
         leaked.__cause__ = error
         return leaked

@@ -89,9 +89,9 @@ async def guard(stop: Stop, loop: Callable[[], Awaitable[None]], progress: Progr
 
 def _log_crash(stop: Stop, loop: object, error: Exception) -> None:
     """Log a bug with its traceback. A client that the program closed is not a bug, and gets one line."""
-    if not isinstance(error, ClientClosedError):
-        logger.error("%s crashed: the scheduler ends", loop, exc_info=error)
-    elif not any(isinstance(one, ClientClosedError) for one in stop.crashes):
+    if not is_a(error, ClientClosedError):
+        logger.error("%s crashed: the scheduler ends", loop, exc_info=exc_info_of(error))
+    elif not any(is_a(one, ClientClosedError) for one in stop.crashes):
         logger.error("%s; it ends now", error)
 
 

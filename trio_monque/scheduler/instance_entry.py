@@ -134,9 +134,8 @@ class InstanceEntry:
         try:
             instances.remove(self._context.jobs, entry)
         except MonqueConnectionError as error:
-            level = (
-                logging.DEBUG if isinstance(error, ClientClosedError) else logging.INFO
-            )  # That is in the log already.
+            # That the client is closed is in the log already.
+            level = logging.DEBUG if isinstance(error, ClientClosedError) else logging.INFO
             logger.log(level, "could not remove the entry of this instance: %s; another instance removes it", error)
         else:
             self._entry = None
