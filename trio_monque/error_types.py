@@ -40,6 +40,7 @@ __all__ = [
     "ScheduleEndedError",
     "ShortageError",
     "TransactionTimeoutError",
+    "UnknownTimeZoneError",
     "UnreadablePayloadError",
     "UnsafeExceptionError",
     "WorkerRegistrationError",
@@ -152,6 +153,10 @@ class InvalidCronError(MonqueError, ValueError):
         )
         super().__init__(f"cron expression {shown(expression)}: {one_line(problem)}{advice}")
         self.expression = expression
+
+
+class UnknownTimeZoneError(InvalidCronError):
+    """Raised for a time zone that this machine does not know. A machine with another time zone database may know it."""
 
 
 class ScheduleEndedError(InvalidCronError):

@@ -81,6 +81,7 @@ from trio_monque.errors import (
     ScheduleEndedError,
     ShortageError,
     TransactionTimeoutError,
+    UnknownTimeZoneError,
     UnreadablePayloadError,
     UnsafeExceptionError,
     WorkerRegistrationError,

@@ -19,7 +19,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
 
 from cronsim import CronSim, CronSimError
 
-from ..error_types import InvalidCronError, InvalidOptionError
+from ..error_types import InvalidCronError, InvalidOptionError, UnknownTimeZoneError
 from ..safe_text import shown
 
 ALIASES: Final = {
@@ -84,7 +84,7 @@ def check_timezone(expression: str, timezone: object) -> str:
     name = timezone.key if isinstance(timezone, ZoneInfo) else timezone
     if isinstance(name, str) and (name == "UTC" or name in zone_names()):
         return name
-    kind = ZoneUnknownHereError if _may_exist(name) else InvalidCronError
+    kind = UnknownTimeZoneError if _may_exist(name) else InvalidCronError
     raise kind(expression, f"its time zone {shown(timezone)} is unknown; {_advice()}", is_of_fields=False)
 
 
@@ -92,10 +92,6 @@ def _advice() -> str:
     if not zone_names():
         return "this machine has no time zone database: install the package tzdata ('pip install tzdata')"
     return "an IANA name such as 'Europe/Berlin', or a ZoneInfo that has one, is expected"
-
-
-class ZoneUnknownHereError(InvalidCronError):
-    """The time zone may exist on another machine: with another time zone database, or with one at all."""
 
 
 # Such as America/Argentina/Buenos_Aires, Etc/GMT+12 and EST5EDT.
@@ -119,7 +115,7 @@ def lack_of_zone(timezone: object) -> str | None:
         return None
     try:
         _zone("", cast("str", timezone))
-    except ZoneUnknownHereError as error:
+    except UnknownTimeZoneError as error:
         why = _advice() if error.__cause__ is None else f"it cannot be read ({error.__cause__})"
         return f"this machine does not know its time zone {shown(timezone)}: {why}"
     return None
@@ -268,7 +264,7 @@ def _zone(expression: str, timezone: str | None) -> tzinfo:
         return UTC if name == "UTC" else ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError) as error:  # The file existed when the names were read.
         problem = f"its time zone {shown(timezone)} cannot be read: {error}"
-        raise ZoneUnknownHereError(expression, problem, is_of_fields=False) from error
+        raise UnknownTimeZoneError(expression, problem, is_of_fields=False) from error
 
 
 # --- Texts ---

@@ -28,11 +28,11 @@ from typing import Final
 
 from ..backoff import Backoff
 from ..checks import LARGEST_NUMBER
-from ..error_types import InvalidCronError, ScheduleEndedError
+from ..error_types import InvalidCronError, ScheduleEndedError, UnknownTimeZoneError
 from ..options_and_defaults import LEASE_IN_BEATS, SchedulerConfig
 from . import transitions
 from .conditional_write import OneOf, Transition
-from .cron import ZoneUnknownHereError, next_occurrence
+from .cron import next_occurrence
 from .error_history import failure_of
 from .fences import is_ours, sign_of_life
 from .instance import clamped
@@ -155,7 +155,7 @@ def _given_up(job: Job, now: datetime, error: BaseException, policy: RescuePolic
     if job.repeat_interval is not None and job.on_exhausted != "fail":
         try:
             following = next_occurrence(job.repeat_interval, job.timezone, now)
-        except ZoneUnknownHereError:
+        except UnknownTimeZoneError:
             # Another machine knows it, and gives the occurrence up: no reason to end the schedule here.
             deaths = deaths_of(job) + 1
             return Rescue(transitions.rescue(job, now, now + timedelta(seconds=policy.backoff.delay(deaths))))

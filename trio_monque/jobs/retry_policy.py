@@ -15,11 +15,11 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from ..backoff import SHORTEST, Backoff
-from ..error_types import InvalidCronError, ScheduleEndedError, UnreadablePayloadError
+from ..error_types import InvalidCronError, ScheduleEndedError, UnknownTimeZoneError, UnreadablePayloadError
 from ..foreign_errors import is_a, leaves_of
 from . import transitions
 from .conditional_write import Transition
-from .cron import ZoneUnknownHereError, next_occurrence
+from .cron import next_occurrence
 from .error_history import EVERYTHING, ErrorText, Failure, failure_of, kept_reason
 from .job import OF_ONE_OCCURRENCE, Job, JobStatus
 from .verdicts import CutShort, Discard, Discarded, Failed, Retry, Snooze, Snoozed, Succeeded, Verdict
@@ -90,7 +90,7 @@ def decide(job: Job, verdict: Verdict, now: datetime, policy: RetryPolicy) -> Tr
 
     Raises:
         ScheduleEndedError: The next occurrence cannot be computed. Write `end_of_schedule` instead.
-        ZoneUnknownHereError: This machine cannot compute it, and another one may. Write `left_to_others` instead.
+        UnknownTimeZoneError: This machine cannot compute it, and another one may. Write `left_to_others` instead.
     """
     match verdict:
         case CutShort(has_begun):
@@ -141,7 +141,7 @@ def _next_occurrence(
     assert job.repeat_interval is not None
     try:
         following = next_occurrence(job.repeat_interval, job.timezone, now)
-    except ZoneUnknownHereError:
+    except UnknownTimeZoneError:
         raise  # Another machine knows it: no reason to end the schedule.
     except InvalidCronError as invalid:
         # Monque for Node accepts expressions that this library does not: end with an error instead of a guess.
@@ -181,7 +181,7 @@ LEFT_FOR: Final = timedelta(seconds=60)
 
 
 def left_to_others(job: Job, now: datetime) -> Transition:
-    """The transition after `decide` raised ZoneUnknownHereError: the occurrence runs again where its zone is known.
+    """The transition after `decide` raised UnknownTimeZoneError: the occurrence runs again where its zone is known.
 
     Only after the schedule was given that zone during the run: a job whose zone is unknown is not claimed.
     """

@@ -14,11 +14,10 @@ from typing import Final
 
 from ..client.rescuing import Rescued
 from ..engine.nursery import Engine
-from ..error_types import ScheduleEndedError
+from ..error_types import ScheduleEndedError, UnknownTimeZoneError
 from ..foreign_errors import safe_error
 from ..jobs import transitions
 from ..jobs.conditional_write import LIGHTEST, Transition, applied, lightened
-from ..jobs.cron import ZoneUnknownHereError
 from ..jobs.error_history import Failure, reason_of
 from ..jobs.fences import ClaimId, claim_id
 from ..jobs.follow_ups import OWED, OWING
@@ -167,7 +166,7 @@ def _decided(settlement: JobSettlement, now: datetime) -> Transition:
         if settlement.doubled_field is not None and not isinstance(verdict, CutShort):
             raise ambiguous_schedule(job, verdict, settlement.doubled_field, settlement.policy.error_text)
         return decide(job, verdict, now, settlement.policy)
-    except ZoneUnknownHereError as error:
+    except UnknownTimeZoneError as error:
         logger.warning("job %s is left to another instance: %s", job, error, extra=log_extra(job))
         settlement.verdict = CutShort()
         return left_to_others(job, now)

@@ -15,8 +15,8 @@ from typing import Any, Final
 
 from pymongo import DESCENDING, IndexModel
 
-from ...error_types import InvalidCronError
-from ...jobs.cron import ZoneUnknownHereError, check_timezone, lack_of_zone, normalised
+from ...error_types import InvalidCronError, UnknownTimeZoneError
+from ...jobs.cron import check_timezone, lack_of_zone, normalised
 from ...jobs.failure_groups import Failure
 from ...jobs.job import JobStatus
 from .. import indexes
@@ -205,7 +205,7 @@ def _problem_of_line(line: object, timezone: object) -> tuple[str | None, bool]:
     try:
         normalised(line)
         check_timezone(line, timezone)
-    except ZoneUnknownHereError:
+    except UnknownTimeZoneError:
         pass
     except InvalidCronError as error:
         return str(error), False
