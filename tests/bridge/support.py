@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
 
+import pytest
 import trio
 
 from trio_monque.bridge.app_loop import AppLoop
@@ -162,3 +163,15 @@ async def until(condition: Callable[[], object]) -> None:
     async with asyncio.timeout(20):
         while not condition():
             await asyncio.sleep(0.001)
+
+
+@contextmanager
+def starting_nothing_more() -> Iterator[None]:
+    """As if the runtime ended between a post and its delivery: its nursery takes no more services."""
+
+    def has_ended(self: Runtime, function: Callable[[], Any]) -> None:
+        raise RuntimeError("Nursery is closed to new arrivals")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Runtime, "start_service", has_ended)
+        yield

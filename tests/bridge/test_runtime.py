@@ -16,7 +16,7 @@ import trio
 import trio.lowlevel
 import trio.testing
 
-from tests.bridge.support import AppRunner, Engine, open_engine, until
+from tests.bridge.support import AppRunner, Engine, open_engine, starting_nothing_more, until
 from tests.support.internals import calls_waiting
 from tests.support.waiting import wait_until
 from trio_monque.bridge.lifetime import open_in_runtime
@@ -385,18 +385,12 @@ def test_mirrored_scope_is_cancelled_with_the_one_in_the_runtime(app: AppRunner)
     app.run(main)
 
 
-def test_mirrored_scope_ends_at_once_if_the_runtime_starts_nothing_more(
-    app: AppRunner, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_mirrored_scope_ends_at_once_if_the_runtime_starts_nothing_more(app: AppRunner) -> None:
     """The runtime ends between the post and its delivery. Otherwise the block would go on without it."""
-
-    def has_ended(self: Runtime, function: Callable[[], Any]) -> None:
-        raise RuntimeError("Nursery is closed to new arrivals")
 
     async def main() -> None:
         async with open_engine() as engine:
-            with monkeypatch.context() as patch:
-                patch.setattr(Runtime, "start_service", has_ended)
+            with starting_nothing_more():
                 with mirrored_scope(engine.runtime, _entering(trio.CancelScope())) as scope:
                     await asyncio.sleep(60)
             assert scope.cancelled_caught

@@ -12,7 +12,7 @@ import outcome
 import pytest
 import trio
 
-from tests.bridge.support import AppRunner, Engine, open_engine, until
+from tests.bridge.support import AppRunner, Engine, open_engine, starting_nothing_more, until
 from tests.support.internals import calls_waiting, run_has_ended
 from tests.support.waiting import wait_until
 from trio_monque.bridge import runtime_call
@@ -88,18 +88,12 @@ def test_first_answer_stays() -> None:
     asyncio.run(main())
 
 
-def test_call_that_arrives_while_the_services_end_gets_an_error(
-    app: AppRunner, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_call_that_arrives_while_the_services_end_gets_an_error(app: AppRunner) -> None:
     """As an error of the delivery, it would end the whole run."""
-
-    def has_ended(self: Runtime, function: Callable[[], Any]) -> None:
-        raise RuntimeError("Nursery is closed to new arrivals")
 
     async def main() -> None:
         async with open_engine() as engine:
-            with monkeypatch.context() as patch:
-                patch.setattr(Runtime, "start_service", has_ended)
+            with starting_nothing_more():
                 with pytest.raises(MonqueError, match="the engine has ended"):
                     await engine.runtime.call(_answer)
             assert await engine.runtime.call(_answer) == 42

@@ -14,7 +14,7 @@ from pymongo.errors import AutoReconnect
 from trio.testing import MockClock
 
 from tests.support.fail_points import refusing_server
-from tests.support.transactions import balance, deposit, stored
+from tests.support.transactions import balance, deposit, noting_errors, stored
 from trio_monque import Monque, RunningJob, Scheduler, Workers
 from trio_monque.engine import pauses
 from trio_monque.errors import ClaimLostError, MonqueConnectionError, MonqueError
@@ -63,11 +63,7 @@ async def test_run_that_was_cancelled_before_its_transaction_gets_the_cancellati
     async def pay(job: RunningJob[Any]) -> None:
         with trio.CancelScope(shield=True):
             await trio.sleep(20)
-        try:
-            await job.transaction(partial(deposit, accounts))
-        except BaseException as error:
-            told.append((type(error), job.cancel_reason))
-            raise
+        await noting_errors(job, partial(deposit, accounts), told)
 
     async with open_test_scheduler(workers, shutdown_timeout=5, cleanup_timeout=60) as scheduler:
         job = await scheduler.enqueue("pay")
@@ -158,11 +154,7 @@ async def test_function_that_asks_ends_its_handler_by_the_cancellation(
             call_on_run(trio.sleep, 20)
             job.check_cancelled()
 
-        try:
-            await job.transaction(ask)
-        except BaseException as error:
-            told.append((type(error), job.cancel_reason))
-            raise
+        await noting_errors(job, ask, told)
 
     async with open_test_scheduler(workers) as scheduler:
         job = await scheduler.enqueue("pay")

@@ -9,7 +9,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from tests.support.transactions import balance, deposit, stored
+from tests.support.transactions import balance, deposit, noting_errors, stored
 from trio_monque import Monque, RunningJob, Workers
 from trio_monque.errors import InvalidPayloadError, MonqueError
 from trio_monque.events import JobCompleted, JobFailed
@@ -176,11 +176,7 @@ async def test_run_that_is_cancelled_while_the_function_works_is_not_completed(
             deposit(accounts, session)
             job.from_thread(monque.cancel_job, job.id)  # A conflict: the second attempt finds the request.
 
-        try:
-            await job.transaction(cancel)
-        except BaseException as error:
-            told.append((type(error), job.cancel_reason))
-            raise
+        await noting_errors(job, cancel, told)
 
     async with open_test_scheduler(workers) as scheduler:
         job = await scheduler.enqueue("pay")
@@ -205,11 +201,7 @@ async def test_run_that_is_cancelled_by_its_own_scheduler_is_not_completed(
             deposit(accounts, session)
             call_on_run(trio.sleep, 20)
 
-        try:
-            await job.transaction(slow)
-        except BaseException as error:
-            told.append((type(error), job.cancel_reason))
-            raise
+        await noting_errors(job, slow, told)
 
     async with open_test_scheduler(workers) as scheduler:
         job = await scheduler.enqueue("pay")

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 from pymongo import errors as driver
 
-from trio_monque import Monque
+from trio_monque import Monque, RunningJob
 from trio_monque.jobs.job import Job
 from trio_monque.store.types import ClientSession, Collection
 
@@ -53,3 +56,12 @@ class Commits:
             session.abort_transaction()
         # With a wrong label: it says that nothing is committed.
         raise driver.OperationFailure("no such transaction", 251, {"errorLabels": ["TransientTransactionError"]})
+
+
+async def noting_errors(job: RunningJob[Any], function: Callable[[ClientSession], Any], told: list[Any]) -> None:
+    """Call `job.transaction`. Note the class of what it raises, and why the run is cancelled, if it is."""
+    try:
+        await job.transaction(function)
+    except BaseException as error:
+        told.append((type(error), job.cancel_reason))
+        raise

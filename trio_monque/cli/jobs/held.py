@@ -30,8 +30,8 @@ def list_held(access: JobsAccess, instance_id: str, limit: int) -> int:
         near = get_close_matches(instance_id, entries, n=1)
         meant = f"; did you mean {one_line(near[0])}?" if near else ""
         warn(
-            f"there is no instance {one_line(instance_id)}: it has no entry beside {access.name}, and holds no job. "
-            f"`trio-monque instances` lists the instances{meant}"
+            f"unknown instance {one_line(instance_id)}: no instance of {access.name} has this id, and no running job "
+            f"is claimed by it. `trio-monque instances` lists the instances{meant}"
         )
         return CHECK_FAILED
     if len(found) > limit:

@@ -83,7 +83,7 @@ def jobs(
     With --json: {"jobs": [...], "cursor": "..."}, and the cursor is null on the last page. `show ID --json` has the
     data of a job.
 
-    Exit status: 0, also if there is no such job; 1 for --held-by with an unknown instance; 2 if it could not look.
+    Exit status: 0, even if no job matches; 1 if --held-by names an unknown instance; 2 if the jobs could not be read.
     """
     if held_by is not None:
         if sort or cursor or not selection.is_everything:
