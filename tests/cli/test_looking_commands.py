@@ -416,8 +416,8 @@ def test_instance_that_holds_no_job_and_one_that_is_unknown(command: Command, mo
         unknown = command("jobs", "--held-by", "worker-3", *more)
         assert unknown.status == 1
         assert unknown.err == (
-            f"unknown instance worker-3: no instance of {db.name}.monque_jobs has this id, and no running job is claimed "
-            "by it. `trio-monque instances` lists the instances; did you mean worker-2?\n"
+            f"unknown instance worker-3: no instance of {db.name}.monque_jobs has this id, and no running job is "
+            "claimed by it. `trio-monque instances` lists the instances; did you mean worker-2?\n"
         )
     # A process that died may hold jobs after another instance removed its entry.
     monque.sync.enqueue("mail")
