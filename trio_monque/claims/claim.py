@@ -76,6 +76,8 @@ class Claim(Generic[DocT]):
         self._loop = loop
         self._block: AbstractContextManager[CleanupScope] | None = None
         self._scope: CleanupScope | None = None
+        self._cancelled: type[BaseException] | None = None
+        """What a cancellation is on the loop of the block. Read at its start: Python may close it outside of a loop."""
 
     @property
     def id(self) -> Any:
@@ -246,6 +248,7 @@ class Claim(Generic[DocT]):
             raise self._ended()
         self._block = self._loop.extended(self._run)
         self._scope = self._block.__enter__()
+        self._cancelled = anyio.get_cancelled_exc_class()
         return self
 
     async def __aexit__(
@@ -281,11 +284,12 @@ class Claim(Generic[DocT]):
 
     def _leave(self, left: BaseException | None) -> None:
         """End the work. Unless the claim has ended before, the error decides what happens to the document."""
+        assert self._cancelled is not None
         outcome: Exception | None = None
         if left is not None:
             # The block may be left by an error and by a cancellation at once. Then the error decides: a failure must
             # not count as a release.
-            others = without(left, anyio.get_cancelled_exc_class())
+            others = without(left, self._cancelled)
             # A cancellation, a Ctrl-C or an exit is not a failure of the document, which is released uncounted.
             outcome = cast("Exception", others) if is_a(others, Exception) else UncountedReleaseError()
         self._loop.post(partial(self._work.end, outcome))
