@@ -74,7 +74,7 @@ def program(context: click.Context) -> None:
 program.add_entries(
     [
         CommandEntry("run", ".run.command", "Run the workers of your program."),
-        CommandEntry("demo", ".demo.command", "See it at work on your own machine, in under a minute."),
+        CommandEntry("demo", ".demo.demo_command", "See it at work on your own machine, in under a minute."),
         CommandEntry("doctor", ".doctor.command", "Say what is wrong, and what to do."),
         CommandEntry("jobs", ".jobs.looking", "List jobs."),
         CommandEntry("show", ".jobs.looking", "Show one job, and why it does not run now."),
