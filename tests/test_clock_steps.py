@@ -140,7 +140,7 @@ def test_only_one_module_reads_the_clocks_that_can_be_set() -> None:
                 if read in {"time.time", "time.time_ns", "datetime.now", "datetime.utcnow", "date.today"}:
                     found.append(f"{path.relative_to(package)}: {read}")
     # A preview asks no server: its page and its help name this clock.
-    assert found == ["cli/jobs/preview.py: datetime.now", "clock.py: datetime.now"]
+    assert found == ["cli/jobs/preview_command.py: datetime.now", "clock.py: datetime.now"]
 
 
 # --- A client without a scheduler ---
