@@ -21,7 +21,7 @@ import trio_monque
 from tests.support.internals import beat, context_of, engine_of, next_known_look, parts_of, source_of
 from tests.support.store import handle
 from trio_monque import Claim, Monque, RunningJob, Workers, clock, open_claims, open_scheduler, run_claims
-from trio_monque.client.rescuing import Rescuer
+from trio_monque.client.rescuer import Rescuer
 from trio_monque.client.server_time import MOST_DRIFT, ServerTime
 from trio_monque.clock import MOST_DISAGREEMENT, OFFSET_GOOD_FOR, ClockReadings, do_clocks_agree, to_milliseconds
 from trio_monque.engine import watchdog

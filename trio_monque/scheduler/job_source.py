@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, Final, TypeVar
 
 from ..client.local_wakeups import Announcer, local_schedulers
-from ..client.rescuing import Rescued
+from ..client.rescuer import Rescued
 from ..engine.demand import ClaimState, Demand, Due, Granted, KnownItem
 from ..engine.lease import Beats
 from ..engine.run import Run

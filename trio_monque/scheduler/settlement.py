@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
 
-from ..client.rescuing import Rescued
+from ..client.rescuer import Rescued
 from ..engine.nursery import Engine
 from ..error_types import ScheduleEndedError, UnknownTimeZoneError
 from ..foreign_errors import safe_error
