@@ -253,7 +253,7 @@ class SyncMonque:
             while not operation.is_over:
                 self._step(operation)
         finally:
-            # Also after an error: earlier steps of a bulk action stay done.
+            # Announce after an error too: earlier steps of a bulk action stay done.
             for event in operation.events():
                 self._event_delivery.deliver_blocking(event)
         return operation.result

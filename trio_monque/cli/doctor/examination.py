@@ -113,7 +113,7 @@ class Examination:
         return replace(found, unanswered=tuple(self._unanswered))
 
     def _server(self, found: ServerFacts) -> ServerFacts:
-        # The primary first: the others are compared with it.
+        # Ask the primary first: the others are compared with it.
         members = sorted(found.server.members, key=lambda one: one.state)
         addresses = [_split(one.address) for one in members if one.is_up and one.state in _DATA_BEARING]
         ahead: Mapping[str, float] | None = None
