@@ -38,7 +38,7 @@ from ..store.codec import document_of
 from ..store.inserting import Parcel
 from ..store.replacing import Replacement
 from ..store.types import ClientSession, ObjectId
-from .context import ClientContext
+from .client_context import ClientContext
 from .fleet import read_instances
 from .operation import Operation, Read
 

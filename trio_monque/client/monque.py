@@ -22,7 +22,7 @@ from ..options_and_defaults import ClientOptions, client_config
 from ..store.database_threads import DatabaseThreads
 from ..store.types import ClientSession, Database, ObjectId
 from . import bulk, enqueue, enqueue_many, fleet, lists_and_counts, one_job, recovery, schedules
-from .context import ClientContext
+from .client_context import ClientContext
 from .event_delivery import EventDelivery, EventT, Listener
 from .event_stream import EventStream
 from .group_enqueue import GroupEnqueue

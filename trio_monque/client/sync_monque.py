@@ -16,7 +16,7 @@ from ..jobs.new_job import JobOptions
 from ..jobs.stored_value_limits import AsyncWorker, PlainWorker, TypedWorker
 from ..store.types import ClientSession, ObjectId
 from . import bulk, enqueue, enqueue_many, fleet, lists_and_counts, one_job, recovery, schedules
-from .context import ClientContext
+from .client_context import ClientContext
 from .event_delivery import EventDelivery
 from .job_wait import JobWait, Until, job_wait
 from .job_wait_calls import wait_blocking

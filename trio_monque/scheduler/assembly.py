@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import partial
 
-from ..client.context import ClientContext
+from ..client.client_context import ClientContext
 from ..engine.handler_tasks import HandlerTasks
 from ..engine.limits import EngineLimits
 from ..engine.nursery import Engine

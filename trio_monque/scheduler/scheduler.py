@@ -13,7 +13,7 @@ import trio
 
 from ..async_with import entered_by_async_with
 from ..call_context import async_calls
-from ..client.context import ClientContext
+from ..client.client_context import ClientContext
 from ..clock import virtual_time
 from ..engine.run import Run
 from ..error_types import AsyncWithError

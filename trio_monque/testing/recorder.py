@@ -7,7 +7,7 @@ from typing import Any, Final, TypeVar
 
 import anyio.lowlevel
 
-from ..client.context import ClientContext
+from ..client.client_context import ClientContext
 from ..client.enqueue import Enqueue, EnqueueWithOutcome
 from ..client.enqueue_many import EnqueueMany
 from ..client.event_delivery import EventDelivery

@@ -10,7 +10,7 @@ from typing import Any, TypeVar, Unpack, cast, overload
 import trio
 
 from ..checks import LARGEST_NUMBER
-from ..client.context import ClientContext
+from ..client.client_context import ClientContext
 from ..client.event_delivery import EventDelivery
 from ..engine.guard import Stop
 from ..engine.lease import LeaseTerms

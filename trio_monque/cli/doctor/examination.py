@@ -13,7 +13,7 @@ from functools import partial
 from time import monotonic
 from typing import Final, TypeVar
 
-from ...client.context import ClientContext
+from ...client.client_context import ClientContext
 from ...client.monque import Monque
 from ...error_types import MonqueConnectionError
 from ...jobs.instance import Instance, is_alive

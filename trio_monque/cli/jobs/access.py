@@ -11,7 +11,7 @@ from typing import Concatenate, Final, ParamSpec, TypeVar
 
 import click
 
-from ...client.context import ClientContext
+from ...client.client_context import ClientContext
 from ...client.monque import Monque
 from ...client.sync_monque import SyncMonque
 from ...error_types import InvalidJobIdentifierError, InvalidOptionError
