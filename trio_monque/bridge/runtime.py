@@ -1,5 +1,17 @@
 """The runtime: a trio run in a thread of its own, for a block of an asyncio program.
 
+    application loop (asyncio)        runtime (trio)                          database threads
+
+    lifetime ── starts, cuts ───────► _live: the host and its engine ───────► DatabaseThreads.call
+    runtime_call ◄──── call ────────► a task of `services`                    (claims, renewals,
+    app_call, a task ◄──── call ────► AppLoop.call, in the task of a run       settlements)
+    mirrored_scope ─── post ────────► a scope of the run
+    AppLoop's mailbox ◄─── post ────► the runtime's mailbox
+                  ◄─── looks ──────── app_loop_watch
+
+`post` has a function called in the other lane, and does not wait; a mailbox gathers posts, in order, for one wake-up.
+`call` is two posts: one begins it, one brings the answer. No lane ever blocks for another.
+
 Races that this file closes:
 
 - A call is posted while the run ends. Its begin may be dropped with the mailbox; so every caller is listed, and the

@@ -11,13 +11,13 @@ import anyio
 import trio
 
 from ..async_with import entered_by_async_with
+from ..bridge.application_loop import Opened, opened, run
+from ..bridge.handler_loop import ON_TRIO, HandlerLoop
 from ..call_context import async_calls
 from ..checks import is_async, problem_of_handler
 from ..clock import in_time_of, virtual_time
 from ..engine.run_end import NotBegun
 from ..error_types import ClaimLostError, InvalidOptionError, MonqueError
-from ..host.application_loop import Opened, opened, run
-from ..host.handler_loop import ON_TRIO, HandlerLoop
 from ..host.health import Health, health_of
 from ..host.host import Body
 from ..log import exc_info_of, logger_of
@@ -78,7 +78,7 @@ class RunningClaims:
 
     async def wait_drained(self) -> None:
         """Wait until the claims have ended. It does not start a drain."""
-        await self._loop.wait(self._parts.host.ended)
+        await self._loop.engine.wait(self._parts.host.ended)
 
     def is_healthy(self) -> bool:
         """Whether `health().reasons` is empty. Call it from any thread; it only reads memory, and does not wait."""
@@ -135,7 +135,7 @@ class Claims(RunningClaims, Generic[DocT]):
 
     async def __anext__(self) -> Claim[DocT]:
         try:
-            claim = await self._loop.call_beside_engine(self._queue.take, orphan=_release_orphan)
+            claim = await self._loop.engine.call(self._queue.take, orphan=_release_orphan)
         except MonqueError:
             if not self._parts.host.ended.is_set():
                 raise

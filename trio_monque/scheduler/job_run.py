@@ -98,7 +98,7 @@ async def _thread_in_middleware(
     loop = running_job._surroundings.loop  # noqa: SLF001
 
     def call_thread(running_job: RunningJob[Any]) -> Awaitable[object]:
-        return loop.call_beside_engine(_called_in_thread, worker, running_job, run, threads)
+        return loop.engine.call(_called_in_thread, worker, running_job, run, threads)
 
     try:
         return await loop.call_handler(around_async(worker.around_thread, call_thread), running_job, run)

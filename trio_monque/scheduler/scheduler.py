@@ -12,14 +12,14 @@ from typing import Any, TypeVar, Unpack, overload
 import trio
 
 from ..async_with import entered_by_async_with
+from ..bridge.application_loop import Opened, opened, run
+from ..bridge.handler_loop import ON_TRIO, HandlerLoop
 from ..call_context import async_calls
 from ..client.context import ClientContext
 from ..clock import virtual_time
 from ..engine.run import Run
 from ..error_types import AsyncWithError
 from ..events import Event
-from ..host.application_loop import Opened, opened, run
-from ..host.handler_loop import ON_TRIO, HandlerLoop
 from ..host.host import Body, Host, Life
 from ..host.log_lines import MOST_NAMED
 from ..jobs.job import Job
@@ -151,7 +151,7 @@ class Scheduler(SchedulerClient):
 
         def add(function: Callable[..., Any]) -> Worker[Any]:
             worker = self._workers.register(name, function, replace=replace, **options)
-            self._engine.on_trio_thread(partial(self._open_group, name))
+            self._engine.post(partial(self._open_group, name))
             return worker
 
         return add if handler is None else add(handler)

@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Final
 
+from ..bridge.handler_loop import HandlerLoop
 from ..call_context import async_calls
 from ..client.monque import Monque
 from ..clock import VirtualTime, in_time_of
 from ..engine.contention import Contention
-from ..host.handler_loop import HandlerLoop
 from ..host.health import Health, health_of
 from ..host.host import Host
 from ..jobs.job import Job
@@ -69,7 +69,7 @@ class SchedulerClient(Monque):
 
     async def wait_drained(self) -> None:
         """Return when the scheduler has ended. Call `drain` to end it."""
-        await self._handler_loop.wait(self._host.ended)
+        await self._handler_loop.engine.wait(self._host.ended)
 
     def is_healthy(self) -> bool:
         """Whether `health().reasons` is empty. Call it from any thread; it only reads memory, and does not wait."""

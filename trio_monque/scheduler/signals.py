@@ -10,9 +10,9 @@ from typing import Unpack
 import anyio
 import trio
 
+from ..bridge.application_loop import Opened, is_on_trio, run
+from ..bridge.handler_loop import HandlerLoop
 from ..engine.exceptions import raise_unwrapped
-from ..host.application_loop import Opened, is_on_trio, run
-from ..host.handler_loop import HandlerLoop
 from ..options_and_defaults import SchedulerOptions, scheduler_config
 from ..process_signals import WithoutRepeats, default_signals_in_children
 from ..store.types import Database
@@ -115,6 +115,6 @@ async def _obey(signals: AsyncIterator[int], started: _Started, cut: Callable[[]
     received = signal.Signals(await anext(distinct)).name
     if started.scheduler is not None:
         engine = started.scheduler._engine  # noqa: SLF001
-        engine.on_trio_thread(partial(engine.stop.drain, f"{received} was received"))
+        engine.post(partial(engine.stop.drain, f"{received} was received"))
         await anext(distinct)
     cut()

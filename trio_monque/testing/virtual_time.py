@@ -115,7 +115,7 @@ async def drain(
         InvalidOptionError: `until` has passed, or is naive.
         MonqueError: The scheduler has ended.
     """
-    return await scheduler._handler_loop.call_beside_engine(_drained, scheduler, until, within)
+    return await scheduler._handler_loop.engine.call(_drained, scheduler, until, within)
 
 
 async def _drained(scheduler: Scheduler, until: datetime | None, within: float) -> SchedulerReport:
