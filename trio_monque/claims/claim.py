@@ -235,11 +235,6 @@ class Claim(Generic[DocT]):
 
     # --- The work under it ---
 
-    def _arrived(self) -> None:
-        """The task that waited for it has it: start the clock of `timeout`."""
-        # Not when the engine hands it over: a task on asyncio may get it much later, when its loop was blocked.
-        self._loop.begin(self._run)
-
     async def __aenter__(self) -> Self:
         if self._scope is not None:
             raise MonqueError(f"the claim on document {self._run.claim} was entered twice")

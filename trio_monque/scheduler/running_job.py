@@ -298,3 +298,8 @@ class RunningJob(Generic[T, Resources]):
 
     def __repr__(self) -> str:
         return f"<RunningJob {self.job}>"
+
+
+def loop_of(running_job: RunningJob[Any, Any]) -> HandlerLoop:
+    """Where its handler runs. Not a part of RunningJob, which handlers see."""
+    return running_job._surroundings.loop  # noqa: SLF001  # Of this file.
