@@ -80,8 +80,8 @@ class Runtime:
         self._clock = None if make is None else make()
         self.app_loop = AppLoop(self._answer, self.cut)
         self.ended: asyncio.Future[outcome.Outcome[None]] = self.app_loop.loop.create_future()
-        # `daemon` is not passed, so it is that of the thread that opens. At the end of the program Python waits for
-        # this thread, and the watch ends it; a block in a daemon thread is one that the program does not wait for.
+        # The thread inherits `daemon` from the opening thread. At the end of the program Python waits for it, if it is
+        # not a daemon, and the watch of the application loop ends it then.
         self._thread = threading.Thread(target=partial(copy_context().run, self._run), name="trio_monque runtime")
 
     def start(self) -> None:
@@ -169,7 +169,7 @@ class Runtime:
             raise cancelled
 
     async def wait_ended_although_cancelled(self) -> None:
-        """Return when the run has ended, and its thread, however often this is cancelled: it was cut."""
+        """Wait for the run and its thread. Cancelling this does not shorten the wait: the run is cancelled already."""
         await wait_although_cancelled(self.ended)
         self._thread.join(JOIN_SECONDS)
 

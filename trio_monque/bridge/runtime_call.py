@@ -110,7 +110,7 @@ class RuntimeCall(Generic[T]):
 
 
 async def wait_although_cancelled(future: asyncio.Future[Any]) -> asyncio.CancelledError | None:
-    """Wait for a future, however often this is cancelled; return the last cancellation."""
+    """Wait for a future; a cancellation does not end the wait. Return the last one, which the caller raises."""
     cancelled: asyncio.CancelledError | None = None
     # The shield is against anyio, which cancels again in each turn of the loop. asyncio's own passes any shield.
     with anyio.CancelScope(shield=True):
