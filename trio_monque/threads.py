@@ -22,7 +22,7 @@ import outcome
 import trio
 
 from .autojump import clock_hold
-from .clock import VirtualTime, is_run_virtual, virtual_time, work_in_time_of
+from .clock import VirtualTime, virtual_time, work_in_time_of
 from .error_types import MonqueError, ShortageError, is_shortage
 from .log import logger_of
 from .safe_text import text_of
@@ -37,18 +37,17 @@ class HoldingLimiter:
 
     def __init__(self, total_tokens: float) -> None:
         self._limiter = trio.CapacityLimiter(total_tokens)
-        self._hold = clock_hold() if is_run_virtual() else None
+        # Also under a real clock: `quiesce` of the testing kit waits until no thread works.
+        self._hold = clock_hold()
 
     async def acquire_on_behalf_of(self, borrower: object) -> None:
         await self._limiter.acquire_on_behalf_of(borrower)
-        if self._hold is not None:
-            self._hold.acquire()
+        self._hold.acquire()
 
     def release_on_behalf_of(self, borrower: object) -> None:
         # trio calls this on the trio thread, exactly when the thread has ended, abandoned or not. By then the task that
         # waited for it is runnable, and the clock jumps only if no task is: so it cannot jump in between.
-        if self._hold is not None:
-            self._hold.release()
+        self._hold.release()
         self._limiter.release_on_behalf_of(borrower)
 
     @property
