@@ -19,7 +19,7 @@ class RunningJobs:
     """Makes a RunningJob for each run of one scheduler.
 
     Args:
-        workers: Its workers, of which some have resources of their own.
+        workers: Its workers. Some have resources of their own.
         resources: For all other workers.
         loop: Where its handlers run, except those with runs_on="runtime".
     """
