@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import re
 import signal
@@ -98,7 +99,8 @@ def test_metrics_of_all_processes_are_at_the_address_of_their_health(folder: Pat
     options = ("--processes", "2", "--health", "0", "--metrics", "0", "--uri", uri)
     with run_process(folder, "counting:workers", *options) as parent:
         probe = Probe(parent)
-        probe.wait_for("/readyz", 200)
+        of_all = json.loads(probe.wait_for("/healthz", 200))["processes"]
+        assert [(one["number"], one["healthy"]) for one in of_all] == [(1, True), (2, True)]
         wait_until(lambda: total(probe, "trio_monque_runs_total", verdict="completed") == 4, "4 runs count", pause=0.1)
         found = scraped(probe)
         assert sorted(labels["worker_process"] for labels, _ in found["trio_monque_healthy"]) == ["1", "2"]
