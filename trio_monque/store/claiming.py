@@ -174,8 +174,8 @@ def _refused_alone(
     # A candidate that the first write has claimed is no longer pending: it does not match, and is not claimed twice.
     guard, update = filter_of(claim.guard), update_of(claim)
     each = [UpdateOne({"_id": job.id, **guard, **filter_of(pins(job))}, update, hint=BY_ID) for job in candidates]
-    refused = bulk_write(jobs.collection, each, "claim jobs", session).refused
-    return [RefusedClaim(candidates[place], one.code, one.message) for place, one in refused.items()]
+    refused = bulk_write(jobs.collection, each, "claim jobs", session).refused_among(candidates)
+    return [RefusedClaim(job, refusal.code, refusal.message) for job, refusal in refused]
 
 
 def _as_read(candidates: Sequence[Job]) -> Mapping[str, Any] | None:
@@ -310,9 +310,7 @@ def _release_each(jobs: JobCollection, theirs: dict[str, Any], update: dict[str,
     ids = [document["_id"] for document in jobs.collection.find(theirs, {"_id": True})]
     each = [UpdateOne({**theirs, "_id": job_id}, update, hint=BY_ID) for job_id in ids]
     result = bulk_write(jobs.collection, each, "give claims back")
-    for place, refusal in result.refused.items():
-        if jobs.report_refused(ids[place]):
-            logger.error(
-                "the server refuses the release of job %s, whose claim expires: %s", ids[place], refusal.message
-            )
+    for job_id, refusal in result.refused_among(ids):
+        if jobs.report_refused(job_id):
+            logger.error("the server refuses the release of job %s, whose claim expires: %s", job_id, refusal.message)
     return result.modified

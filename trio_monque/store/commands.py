@@ -209,6 +209,10 @@ class BulkResult:
     refused: Mapping[int, Refusal] = field(default_factory=dict)
     was_broken_off: bool = False
 
+    def refused_among(self, items: Sequence[T]) -> list[tuple[T, Refusal]]:
+        """Return the items whose statements the server refused, and why: one item stands for each statement."""
+        return [(items[place], refusal) for place, refusal in self.refused.items()]
+
 
 def _never(_: driver.OperationFailure) -> bool:
     return False

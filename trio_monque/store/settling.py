@@ -105,7 +105,7 @@ def _write(
     # before, and not have counted them.
     if result.matched == count:
         return None
-    return {sent[place][0]: refusal.message for place, refusal in result.refused.items()}
+    return {statement: refusal.message for (statement, _), refusal in result.refused_among(sent)}
 
 
 def _is_nested_too_deeply(error: driver.OperationFailure) -> bool:

@@ -115,11 +115,11 @@ def _write_each(
     claimable, claimed = locked.claimable(now), _claim(locked, stamp)
     each = [UpdateOne(locked.meant(locked.one(one), claimable), claimed, hint=BY_ID) for one in ids]
     sent = send(locked, each, session)
-    for place, refusal in sent.refused.items():
-        if locked.refused.add(ids[place], refusal.message):
+    for document_id, refusal in sent.refused_among(ids):
+        if locked.refused.add(document_id, refusal.message):
             logger.error(
                 "document %r of %s is passed over: the server refuses a lock in it: %s",
-                ids[place],
+                document_id,
                 locked.collection.full_name,
                 refusal.message,
             )
@@ -195,8 +195,8 @@ def update_each_if_refused(
     each = [UpdateOne({"$and": [locked.one(one), theirs]}, update, hint=BY_ID) for one in ids]
     with causal_session(locked.collection) as session:
         sent = send(locked, each, session)
-    for place, refusal in sent.refused.items():
-        logger.error("the server refuses to have the lock of document %r changed: %s", ids[place], refusal.message)
+    for document_id, refusal in sent.refused_among(ids):
+        logger.error("the server refuses to have the lock of document %r changed: %s", document_id, refusal.message)
     return sent.modified
 
 
