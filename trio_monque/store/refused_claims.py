@@ -98,7 +98,7 @@ def _fail(
     for steps in range(LIGHTEST + 1):
         if not left:
             break
-        # A document that is too full for the reason: with less text, step by step.
+        # If the document has no room for the reason, shorten the text step by step.
         if steps:
             written.update({job_id: lightened(plain[job_id], steps) for job_id in left})
         left = _send(jobs, {job_id: written[job_id] for job_id in left}, session)

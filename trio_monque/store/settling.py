@@ -144,7 +144,7 @@ def fate_of(statement: Statement, document: Mapping[str, Any]) -> Fate:
         return Fate.LOST
     # The fence holds, and yet the statement did not match: another condition of its guard did not hold.
     if document.get(FIELD["cancel_requested_at"]) is not None and statement.transition.otherwise is not None:
-        return Fate.CANCELLED  # To be written yet: see `_write_otherwise`.
+        return Fate.CANCELLED  # Not written yet: see `_write_otherwise`.
     return Fate.JOB_CHANGED
 
 

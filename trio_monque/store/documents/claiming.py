@@ -97,7 +97,7 @@ def _write(
     written = update_unless_refused(locked.locks, guard, _claim(locked, stamp), BY_ID, session)
     if not isinstance(written, driver.WriteError):
         return written.matched_count
-    # No query could leave out still more of them, and the looks would return the same ones for ever.
+    # No query can leave out more documents than these: the looks would return the same ones for ever.
     if len(locked.refused) >= MOST_REFUSED:
         raise MonqueConnectionError(
             f"the server refuses a lock in more than {MOST_REFUSED} documents of {locked.collection.full_name}: "
@@ -129,7 +129,7 @@ def _write_each(
 def _claim(locked: LockedCollection, stamp: LockStamp) -> list[dict[str, Any]]:
     tries = f"${locked.at('tries')}"
     # The lock is replaced as a whole, and `tries` moves into the new one. Another program may have written anything
-    # there: no number, or one out of range, must not fail the claim or the backoff.
+    # there: a text, or a number out of range, must not fail the claim or the backoff.
     counted = {"$max": [0, {"$min": [MOST_TRIES, tries]}]}
     kept = {"$cond": [{"$in": [{"$type": tries}, ["int", "long"]]}, counted, 0]}
     # An expression, here `$mergeObjects`: a stage `$set` merges a plain document into the fields of the old lock.
@@ -187,7 +187,7 @@ def release_all(
 def update_each_if_refused(
     locked: LockedCollection, theirs: Mapping[str, Any], update: Mapping[str, Any], hint: Mapping[str, int] | None
 ) -> int:
-    """Update the documents that match; return how many were changed. One that the server refuses stops no other."""
+    """Update the documents that match; return how many were changed. A refused document does not stop the others."""
     written = update_unless_refused(locked.locks, theirs, update, hint)
     if not isinstance(written, driver.WriteError):
         return written.modified_count

@@ -9,8 +9,8 @@ that is there now shows what became of an ending:
   caller sends the ending again with the newer fence. Without this, a renewal in flight would look like a lost claim.
 - There is no lock, as the ending leaves it. Instance B may have claimed the document after the lease, and ended it as
   well: "no lock" alone does not prove our write. `_concluded` compares how many documents have no lock now with how
-  many of our writes matched. That proves WRITTEN, or GONE, or neither: then the ending is GONE and `may_be_written`,
-  and the caller decides by the time for which no other instance can have taken the lock.
+  many of our writes matched. This proves WRITTEN or GONE. If it proves neither, the result is GONE with
+  `may_be_written`; the caller then decides by whether our lease still excluded others.
 """
 
 from __future__ import annotations
