@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ..engine.contention import Contention
-from ..host.engine_numbers import Batches, engine_numbers
+from ..host.engine_numbers import EngineNumbers, engine_numbers
 from .settlement import JobEngine
 
 
 @dataclass(frozen=True, kw_only=True)
-class Statistics:
+class Statistics(EngineNumbers):
     """What a scheduler has done since its start, and does now. Durations are in seconds.
 
     A run is counted once, when the database has accepted its end: as `completed`, `failed`, `snoozed`, `released` or
@@ -58,9 +58,6 @@ class Statistics:
             time limit for example. Each holds a slot.
     """
 
-    uptime: float
-    claimed: int
-    candidates_lost: int
     completed: int
     failed: int
     retried: int
@@ -71,24 +68,10 @@ class Statistics:
     ended_by_name: Mapping[str, Mapping[str, int]]
     claims_lost: int
     schedules_ended: int
-    rescued: int
     unclaimable: int
     broken: int
-    renewals: int
-    renewal_failures: int
-    held: int
     running: int
     running_by_name: Mapping[str, int]
-    unsettled: int
-    free_slots: int
-    claim_batches: int
-    largest_claim_batch: int
-    settlement_batches: int
-    largest_settlement_batch: int
-    batches: Mapping[str, Batches]
-    start_lag_average: float
-    start_lag_max: float
-    loop_blocked: int
     overdue_threads: int
 
 
@@ -127,7 +110,7 @@ def statistics_of(engine: JobEngine, tally: Tally, contention: Contention, broke
     running = engine.slots.running_by_group()
     number_running = sum(running.values())
     return Statistics(
-        **engine_numbers(engine, number_running, contention),
+        **vars(engine_numbers(engine, number_running, contention)),
         completed=tally.completed,
         failed=tally.failed,
         retried=tally.retried,
