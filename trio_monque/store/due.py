@@ -202,7 +202,7 @@ def _look(
 def _due(jobs: JobCollection, name: str, now: datetime) -> dict[str, Any]:
     due = filter_of(claimable([name], now))
     # No claim takes a pending job with an owner, which another program left. But a look must see it, to log it.
-    unowned = {FIELD["claimed_by"]: due.pop(FIELD["claimed_by"])}
+    unowned = {FIELD["claim.by"]: due.pop(FIELD["claim.by"])}
     if left_over := jobs.left_over.of(name):
         # Once it is logged, a look leaves it out for as long as it has an owner.
         due["$or"] = [unowned, {"_id": {"$nin": left_over}}]

@@ -40,7 +40,7 @@ from .types import ObjectId
 ENDED: Final = tuple(status.value for status in JobStatus if status not in (JobStatus.PENDING, JobStatus.PROCESSING))
 
 MOST_IN_A_QUERY: Final = 1000
-_STATUS, _SCHEDULE = FIELD["status"], FIELD["repeat_interval"]
+_STATUS, _SCHEDULE = FIELD["status"], FIELD["schedule.cron"]
 _LINEARIZABLE: Final = ReadConcern("linearizable")
 
 # A job that has ended, or never will, as a whole; of every other one only the id, which shows that it exists. In one

@@ -54,7 +54,7 @@ def tally(job: RunningJob[Any]) -> dict[str, int]:
 def digest_file(job: RunningJob[Any]) -> None:
     """Read a file and store what is in it. A plain function, which runs in a thread: reading and hashing block."""
     resources: Resources = job.resources
-    claimed_at = job.job.locked_at
+    claimed_at = None if job.job.claim is None else job.job.claim.since
     assert claimed_at is not None, "a claimed job has the moment of its claim"
     record = RunRecord(
         job_id=job.id,
