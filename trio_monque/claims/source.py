@@ -40,7 +40,7 @@ from ..store.documents.settling_statements import EncodedUpdate, Ending
 from ..store.documents.transactions import DocumentEnd
 from ..store.transactions import CommitOutcome, Ended
 from ..store.types import ClientSession
-from ..threads import call_on_run
+from ..threads import call_run
 from .claim import Claim, Update
 from .claim_work import ClaimWork
 from .claiming import DocumentClaims
@@ -104,7 +104,7 @@ class DocumentSource(OneGroupSource[HeldDocument, DocumentSettlement]):
         self._claims = DocumentClaims(self._shared, self._beats, self.reclaim_guard, control)
         self.taking = self._claims.claiming
         # If a new measurement of the server's clock differs from the last, all timers are wrong: look at once.
-        self._time.when_clock_moves(partial(control.on_trio_thread, control.look))
+        self._time.when_clock_moves(partial(control.post, control.look))
 
     @property
     def contention(self) -> Contention:
@@ -164,7 +164,7 @@ class DocumentSource(OneGroupSource[HeldDocument, DocumentSettlement]):
     def _renewing(self, cycle: Cycle, beat: datetime) -> datetime:
         """In the thread of a transaction: its claim has no other renewal meanwhile, but its neighbours may."""
         until = renewed_until(beat, self._config.heartbeat_interval)
-        call_on_run(cycle.renewing, until)
+        call_run(cycle.renewing, until)
         return until
 
     async def _concluded(
