@@ -86,12 +86,7 @@ _CLAIMED: Final = Job(
     fail_count=0,
     created_at=_NOW,
     updated_at=_NOW,
-    claimed_by="worker-1",
-    locked_at=_NOW,
-    claim_token=_STAMP.claim_token,
-    last_heartbeat=_NOW,
-    renewed_at=_NOW,
-    heartbeat_interval=30.0,
+    claim=_STAMP.claim(),
 )
 
 

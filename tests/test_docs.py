@@ -11,7 +11,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, Field, fields, replace
+from dataclasses import MISSING, Field, fields
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ import trio_monque.testing
 from docs import sequence_diagram
 from tests.faults import document_promises, promises
 from tests.protocol import mutations, timed
+from tests.support.jobs_in_memory import with_flat
 from tests.support.pages import DOCS, PAGES, rows
 from tests.support.programs import ROOT, fenced_blocks, quoted_blocks, run_program, uri_of_database
 from tests.support.store import PAST, claim_due, handle, insert
@@ -110,12 +111,20 @@ def test_index_page_has_every_index() -> None:
 
 
 BEAT = PAST + timedelta(seconds=1)
+
+
+def renewed(job: Job) -> Job:
+    return with_flat(job, last_heartbeat=BEAT, renewed_at=BEAT)
+
+
 SETTLEMENTS: Mapping[str, Callable[[Job], Transition]] = {
     "complete": lambda job: transitions.complete(job, PAST),
     "fail": lambda job: transitions.fail(job, PAST, Failure("no")),
     "cancel_claimed": lambda job: transitions.cancel_claimed(job, PAST),
     "release": lambda job: transitions.release(job, PAST),
-    "rescue": lambda job: transitions.rescue(replace(job, last_heartbeat=BEAT, renewed_at=BEAT), PAST, job.next_run_at),
+    "rescue": lambda job: transitions.rescue(
+        with_flat(job, last_heartbeat=BEAT, renewed_at=BEAT), PAST, job.next_run_at
+    ),
     "retry": lambda job: transitions.retry(job, PAST, Failure("no"), PAST + timedelta(seconds=2)),
     "snooze": lambda job: transitions.snooze(job, PAST, PAST + timedelta(seconds=2)),
     "go_on": lambda job: transitions.go_on(job, PAST, PAST + timedelta(hours=1)),

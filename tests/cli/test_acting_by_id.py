@@ -9,6 +9,7 @@ import pytest
 from pymongo.errors import AutoReconnect
 
 from tests.support.bulk_calls import put, statuses
+from tests.support.jobs_in_memory import flat
 from tests.support.store import claim, handle
 from trio_monque import Monque, SyncMonque
 from trio_monque.embedded import EmbeddedServer
@@ -51,7 +52,7 @@ def test_run_is_asked_to_end(command: Command, db: Database, jobs: Collection) -
     assert (ended.status, ended.out) == (0, f"asked the run of greet {job.id} to end\n")
     found = Monque(db).sync.get_job(job.id)
     assert found is not None
-    assert found.cancel_requested_at is not None
+    assert flat(found).cancel_requested_at is not None
 
 
 def test_retry_and_delete_and_reschedule_by_id(command: Command, db: Database, jobs: Collection) -> None:

@@ -13,6 +13,7 @@ from tests.support.store import handle
 from trio_monque import Monque
 from trio_monque.cli.program import run_program
 from trio_monque.embedded import EmbeddedServer
+from trio_monque.jobs.job_parts import JobLimits, Schedule
 from trio_monque.options_and_defaults import LARGEST_PAYLOAD
 from trio_monque.store import indexes
 from trio_monque.store.types import Collection, Database
@@ -51,7 +52,7 @@ def test_options_of_a_job_are_stored(command: Command, db: Database, fleet: None
     )
     (job,) = Monque(db).sync.get_jobs()
     assert timedelta(hours=2.4) < job.next_run_at - now() < timedelta(hours=2.6)
-    assert (job.unique_key, job.max_attempts, job.max_rescues, job.timeout) == ("schlüssel", 3, 1, 300.0)
+    assert (job.unique_key, job.limits) == ("schlüssel", JobLimits(max_attempts=3, max_rescues=1, timeout=300.0))
     assert job.meta == {"tenant": "acme", "note": "a=b"}
     assert job.data is None
     assert (ended.status, ended.json["id"], ended.json["is_new"]) == (0, str(job.id), True)
@@ -66,8 +67,8 @@ def test_moment_of_a_job_may_be_absolute_or_past(command: Command, fleet: None) 
 def test_job_may_have_to_start_by_a_moment(command: Command, db: Database, fleet: None) -> None:
     added = command("enqueue", "send", "--start-by", "2h")
     (job,) = Monque(db).sync.get_jobs()
-    assert job.start_by is not None
-    assert timedelta(hours=1.9) < job.start_by - now() < timedelta(hours=2.1)
+    assert job.limits.start_by is not None
+    assert timedelta(hours=1.9) < job.limits.start_by - now() < timedelta(hours=2.1)
     shown = command("show", str(job.id))
     assert (added.status, shown.status) == (0, 0)
     assert "start by" in shown.out
@@ -230,7 +231,7 @@ def test_schedule_is_shown_in_words_and_with_its_next_runs(command: Command, db:
     assert len(runs) == 3
     assert first.split()[:2] == f"{job.next_run_at:%Y-%m-%d %H:%M:%SZ}".split()
     assert all(run.split()[3].startswith("09:00:00+0") for run in runs)
-    assert (job.repeat_interval, job.timezone, job.unique_key) == ("0 9 * * 1-5", "Europe/Berlin", "report")
+    assert (job.schedule, job.unique_key) == (Schedule(cron="0 9 * * 1-5", timezone="Europe/Berlin"), "report")
     assert (job.data, job.meta) == ({"to": "Zoë"}, {"a": "b"})
 
 

@@ -8,6 +8,7 @@ from typing import Any, Final
 import pytest
 from bson import ObjectId
 
+from tests.support.jobs_in_memory import with_flat
 from trio_monque.cli.jobs.why_not_now import Circumstances, no_instance_runs, why_not_now
 from trio_monque.jobs.fences import ClaimStamp
 from trio_monque.jobs.instance import MOST_NAMES, Instance
@@ -23,7 +24,8 @@ def ago(seconds: float) -> datetime:
 
 def a_job(status: str = "pending", **fields: Any) -> Job:
     known = {"next_run_at": ago(90), "created_at": ago(3600), "updated_at": ago(90), "data": None, "fail_count": 0}
-    return Job(**{"id": ID, "name": "mail", "status": JobStatus(status), **known, **fields})
+    job = Job(id=ID, name="mail", next_run_at=NOW, created_at=NOW, updated_at=NOW, status=JobStatus(status))
+    return with_flat(job, **{**known, **fields})
 
 
 def claimed(silent: float, *, is_ours: bool = True, **fields: Any) -> Job:

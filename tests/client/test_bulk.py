@@ -89,7 +89,7 @@ async def test_bulk_retry_gives_ended_jobs_all_their_tries_spread_over_a_window(
     again = [await monque.get_job(one["_id"]) for one in jobs.find({"status": "pending"})]
     for job in again:
         assert job is not None
-        assert (job.fail_count, job.fail_reason, job.rescues, job.attempts, job.rev) == (0, None, 0, 7, 4)
+        assert (job.fail_count, job.fail_reason, job.rescues, job.attempts, job.internals.rev) == (0, None, 0, 7, 4)
         assert job.errors == [{"a": 1}]
         assert began <= job.updated_at <= job.next_run_at < job.updated_at + timedelta(seconds=30)
     # Evenly: some in each tenth of the window.

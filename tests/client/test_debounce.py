@@ -100,12 +100,16 @@ def test_due_dates_of_calls_on_a_pending_and_on_a_running_job(db: Database, jobs
     assert claim_due(handle(db), {"index": 1})
     first = debounce(monque, 3, 10).job
     second = debounce(monque, 4, 60, max_wait=30).job
-    assert (second.data, second.again_data, second.again_since) == (2, 4, first.again_since)
-    assert first.again_since is not None
-    assert first.again_at == first.again_since + timedelta(seconds=10)
-    assert second.again_at == first.again_since + timedelta(seconds=30)
+    assert first.again is not None
+    assert second.again is not None
+    since = first.again.debounced_since
+    assert since is not None
+    assert (second.data, second.again.data, second.again.debounced_since) == (2, 4, since)
+    assert first.again.next_run_at == since + timedelta(seconds=10)
+    assert second.again.next_run_at == since + timedelta(seconds=30)
     replaced = monque.sync.enqueue("index", 5, unique_key="k", on_conflict="replace")
-    assert (replaced.again_data, replaced.again_since) == (5, None)
+    assert replaced.again is not None
+    assert (replaced.again.data, replaced.again.debounced_since) == (5, None)
 
 
 def test_job_that_was_enqueued_otherwise_waits_from_the_call_on(db: Database, jobs: Collection) -> None:
@@ -132,7 +136,7 @@ def test_racing_calls_become_one_job_with_the_data_of_one_of_them(db: Database, 
         enqueued = [one for part in pool.map(call, range(threads)) for one in part]
     assert sorted(one.outcome for one in enqueued) == ["created", *["replaced"] * (calls - 1)]
     (document,) = jobs.find()
-    last = max((one.job for one in enqueued), key=lambda job: job.rev)
+    last = max((one.job for one in enqueued), key=lambda job: job.internals.rev)
     assert (document["rev"], document["data"], document["nextRunAt"]) == (calls - 1, last.data, last.next_run_at)
     assert {one.job.debounced_since for one in enqueued} == {last.debounced_since}
 
@@ -199,4 +203,4 @@ def test_longest_wait_moves_the_due_date_and_not_the_latest_start(db: Database) 
     latest = monque.sync.enqueue("other").created_at + timedelta(days=1)
     debounce(monque, 1, 60, max_wait=90, start_by=latest)
     job = debounce(monque, 2, 60, max_wait=90, start_by=latest).job
-    assert job.start_by == latest
+    assert job.limits.start_by == latest

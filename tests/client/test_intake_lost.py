@@ -13,6 +13,7 @@ from pymongo import MongoClient
 from pymongo.errors import AutoReconnect, ServerSelectionTimeoutError
 
 from tests.support.interception import Interceptor
+from tests.support.jobs_in_memory import flat
 from tests.support.lossy_proxy import Loss, LossyProxy, lossy_proxy
 from tests.support.store import PAST, handle
 from trio_monque import Job, JobStatus, Monque, NewJob
@@ -287,5 +288,5 @@ async def test_lost_update_of_a_schedule_is_made_once(
     proxy.lose("findAndModify", loss, matches=lambda command: not command.get("upsert"))
     job = await declare("0 10 * * *", "report", "new")
     assert len(proxy.lost) == 1
-    assert (job.id, job.repeat_interval, job.data, job.rev) == (first.id, "0 10 * * *", "new", 1)
+    assert (job.id, flat(job).repeat_interval, job.data, job.internals.rev) == (first.id, "0 10 * * *", "new", 1)
     assert await monque.get_job(first.id) == job

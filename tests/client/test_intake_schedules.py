@@ -13,9 +13,11 @@ from pymongo import MongoClient
 from trio.testing import MockClock
 
 from tests.support.interception import Interceptor, Recorder
+from tests.support.jobs_in_memory import flat
 from trio_monque import Monque
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.errors import InvalidCronError, InvalidOptionError
+from trio_monque.jobs.job_parts import Schedule
 from trio_monque.store.types import Collection, Database
 from trio_monque.testing import start_virtual_time
 
@@ -89,11 +91,9 @@ async def test_update_brings_a_pending_schedule_up_to_date(
     first = await declare("0 9 * * *", "report", "old", timezone="Asia/Tokyo", on_exhausted="fail")
     await trio.sleep(1)
     job = await declare("30 10 * * *", "report", None)
-    assert (job.id, job.repeat_interval, job.timezone, job.on_exhausted, job.data) == (
-        first.id, "30 10 * * *", None, None, None,
-    )  # fmt: skip
+    assert (job.id, job.schedule, job.data) == (first.id, Schedule(cron="30 10 * * *"), None)
     assert (job.next_run_at.hour, job.next_run_at.minute) == (10, 30)
-    assert job.rev == 1  # A client that read a copy before can see that it is stale.
+    assert job.internals.rev == 1  # A client that read a copy before can see that it is stale.
     assert (job.created_at, job.updated_at) == (first.created_at, first.updated_at + timedelta(seconds=1))
     assert await monque.get_job(job.id) == job
 
@@ -161,7 +161,7 @@ def test_change_between_the_look_and_the_update_is_looked_at_again(
             setting(jobs, change),
         )
         job = sync.schedule("0 10 * * *", "report", "new", unique_key="k", on_conflict="update")
-    assert (job.repeat_interval, job.data) == ("0 10 * * *", "new")
+    assert (flat(job).repeat_interval, job.data) == ("0 10 * * *", "new")
     assert job.status == ("processing" if change.get("status") == "processing" else "pending")
     assert (job.id == first.id) is (change.get("status") != "cancelled")
     assert jobs.count_documents({"repeatInterval": "0 10 * * *", "data": "new"}) == 1

@@ -141,7 +141,7 @@ async def test_second_declaration_updates_meta_and_the_same_one_writes_nothing(m
     async def declare(meta: Mapping[str, str] | None) -> Job:
         return await monque.schedule("@daily", "daily", unique_key="k", on_conflict="update", meta=meta)
 
-    revs = [(await declare(meta)).rev for meta in ({"a": "1"}, {"a": "1"}, {"a": "2"}, {}, None)]
+    revs = [(await declare(meta)).internals.rev for meta in ({"a": "1"}, {"a": "1"}, {"a": "2"}, {}, None)]
     assert revs == [0, 0, 1, 2, 2]
     (job,) = await monque.get_jobs()
     assert job.meta == {}

@@ -26,6 +26,7 @@ from trio_monque.client.operation import Operation
 from trio_monque.client.sync_monque import SyncMonque
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.errors import InvalidOptionError, InvalidPayloadError, PayloadTooLargeError
+from trio_monque.jobs.job_parts import JobLimits
 from trio_monque.store.types import Collection, Database
 from trio_monque.testing import SchedulerOpener, advance, assert_enqueued, drain, quiesce
 
@@ -118,7 +119,7 @@ async def test_enqueued_job_has_the_fields_that_were_asked_for(db: Database, aut
         "greet", [1, None, {"x": 2.5}], run_at=at, unique_key="k", max_attempts=3, max_rescues=1, timeout=4
     )
     assert (job.status, job.next_run_at, job.unique_key) == (JobStatus.PENDING, at, "k")
-    assert (job.max_attempts, job.max_rescues, job.timeout) == (3, 1, 4.0)
+    assert job.limits == JobLimits(max_attempts=3, max_rescues=1, timeout=4.0)
     assert await monque.get_job(job.id) == job
     now = await monque.enqueue("greet", "x")
     assert now.next_run_at == now.created_at

@@ -14,6 +14,7 @@ from bson import ObjectId
 from pymongo import MongoClient
 
 from tests.support.interception import Interceptor, Recorder
+from tests.support.jobs_in_memory import flat
 from tests.support.lossy_proxy import Loss, LossyProxy, lossy_proxy
 from tests.support.store import PAST, claim_due, handle
 from trio_monque import Monque, NewJob, RunningJob, Workers
@@ -43,9 +44,9 @@ async def test_pending_job_gets_the_data_and_the_due_date_of_the_last_call(db: D
     second = await monque.enqueue_with_outcome("greet", {"n": 2}, **REPLACE, run_at=LATER, max_attempts=7)
     assert (first.outcome, second.outcome) == ("created", "replaced")
     assert second.job.id == first.job.id
-    assert (second.job.data, second.job.next_run_at, second.job.max_attempts) == ({"n": 2}, LATER, 3)
+    assert (second.job.data, second.job.next_run_at, second.job.limits.max_attempts) == ({"n": 2}, LATER, 3)
     assert await monque.get_job(first.job.id) == second.job
-    assert second.job.rev > first.job.rev
+    assert second.job.internals.rev > first.job.internals.rev
     assert jobs.count_documents({}) == 1
 
 
@@ -66,7 +67,7 @@ def test_replaced_job_keeps_its_failures_and_deaths_and_nothing_else_of_the_old_
     ran = {"failCount": 4, "failReason": "no", "rescues": 2, "resumesAt": job.next_run_at}
     jobs.update_one({}, {"$set": {**ran, "saved": {"at": 9}, "rev": 5}})
     replaced = replace(monque, 2, delay=60).job
-    left = (replaced.fail_count, replaced.fail_reason, replaced.rescues, replaced.saved, replaced.rev)
+    left = (replaced.fail_count, replaced.fail_reason, replaced.rescues, replaced.saved, replaced.internals.rev)
     assert left == (4, "no", 2, None, 6)
     assert replaced.next_run_at != job.next_run_at
     assert deaths_of(replaced) == 2
@@ -176,7 +177,7 @@ def test_racing_calls_leave_one_job_with_the_data_of_one_of_them(db: Database, j
     assert sorted(one.outcome for one in enqueued) == ["created", *["replaced"] * (calls - 1)]
     (document,) = jobs.find()
     assert document["rev"] == calls - 1
-    (last,) = [one.job for one in enqueued if one.job.rev == calls - 1]
+    (last,) = [one.job for one in enqueued if one.job.internals.rev == calls - 1]
     assert document["data"] == last.data
     assert document["data"]["n"] == document["data"]["again"]
 
@@ -275,7 +276,7 @@ def test_lost_call_on_a_running_job_is_written_again(
     assert claim_due(handle(db), {"greet": 1})
     proxy.lose("findAndModify", loss)
     enqueued = replace(far, 2)
-    assert (enqueued.outcome, enqueued.job.again_data) == ("again", 2)
+    assert (enqueued.outcome, flat(enqueued.job).again_data) == ("again", 2)
     assert jobs.count_documents({}) == 1
 
 
@@ -293,7 +294,7 @@ def test_lost_call_whose_run_has_ended_makes_another_run(
 
     proxy.lose("findAndModify", after=end)
     enqueued = replace(far, 2)
-    assert (enqueued.outcome, enqueued.job.data, enqueued.job.again_data) == ("again", 2, 2)
+    assert (enqueued.outcome, enqueued.job.data, flat(enqueued.job).again_data) == ("again", 2, 2)
 
 
 def test_two_lost_answers_raise_an_error_with_unknown_outcome(far: Monque, proxy: LossyProxy, db: Database) -> None:

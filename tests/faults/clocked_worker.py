@@ -107,8 +107,9 @@ def rescue_by_the_clock(patch: pytest.MonkeyPatch) -> None:
 
     def by_the_clock(rescuer: Rescuer, job: Job, now: datetime, older_than: float | None = None) -> Sighting[Job]:
         seen = sighting(rescuer, job, now, older_than)
-        assert job.last_heartbeat is not None
-        if (now - job.last_heartbeat).total_seconds() > seen.lease:
+        assert job.claim is not None
+        assert job.claim.last_heartbeat is not None
+        if (now - job.claim.last_heartbeat).total_seconds() > seen.lease:
             return replace(seen, lease=0.0)
         return replace(seen, lease=3600.0)
 

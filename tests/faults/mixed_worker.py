@@ -24,6 +24,10 @@ class PlannedError(Exception):
     """A failure that is planned."""
 
 
+def token_of(job: RunningJob[Any]) -> str | None:
+    return None if job.job.claim is None else job.job.claim.token
+
+
 class Handlers:
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
@@ -32,7 +36,7 @@ class Handlers:
 
     async def mixed(self, job: RunningJob[dict[str, Any]]) -> None:
         write = partial(self._write, job)
-        write("start", str(job.job.claim_token))
+        write("start", str(token_of(job)))
         try:
             await self._work(job)
         except trio.Cancelled:
@@ -59,7 +63,7 @@ class Handlers:
             await trio.sleep(job.data["step"])
             self._write(job, "passed")
         if job.data["snoozes"] and job.saved is None:
-            await job.save({"token": job.job.claim_token})
+            await job.save({"token": token_of(job)})
             raise Snooze(after=0.02)
         if job.fail_count < job.data["fails"]:
             raise PlannedError

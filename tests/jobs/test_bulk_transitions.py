@@ -14,6 +14,7 @@ from trio_monque.jobs import transitions
 from trio_monque.jobs.bulk_changes import cancel_selected, retry_selected, spread_over
 from trio_monque.jobs.conditional_write import Containing, OneOf, Within, applied
 from trio_monque.jobs.job import Job, JobStatus
+from trio_monque.jobs.job_parts import JobInternals
 from trio_monque.jobs.job_selector import JobSelector
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
@@ -33,7 +34,7 @@ def job_of(status: JobStatus) -> Job:
         fail_count=3,
         fail_reason="why",
         rescues=2,
-        rev=4,
+        internals=JobInternals(rev=4),
     )
 
 
@@ -53,7 +54,7 @@ def test_bulk_retry_is_the_single_one_at_its_own_moment(status: JobStatus) -> No
     single = applied(job, transitions.retry_again(job.id, NOW))
     after = applied(job, change.transition)
     assert after.next_run_at == LATER
-    assert (after.fail_count, after.fail_reason, after.rescues, after.rev) == (0, None, 0, 5)
+    assert (after.fail_count, after.fail_reason, after.rescues, after.internals.rev) == (0, None, 0, 5)
     assert applied(after, transitions.reschedule(job.id, NOW, NOW)).updated_at == single.updated_at
     only = retry_selected(JobSelector(status=[status, "completed"]), job, NOW, LATER)
     assert only.transition.guard == {"name": "a", "status": status}

@@ -17,6 +17,7 @@ import pytest
 from bson import Code, ObjectId
 from bson.codec_options import CodecOptions
 
+from tests.support.jobs_in_memory import with_flat
 from tests.support.thoroughly import FULL
 from trio_monque.errors import (
     InvalidJobIdentifierError,
@@ -25,6 +26,7 @@ from trio_monque.errors import (
     PayloadTooLargeError,
 )
 from trio_monque.jobs.job import Job
+from trio_monque.jobs.job_parts import Schedule
 from trio_monque.jobs.new_job import Draft, NewJob, NewSchedule, check_name, check_new, check_unique_key, name_of
 from trio_monque.jobs.stored_value_limits import check_payload, plain_data
 from trio_monque.scheduler.worker import Worker
@@ -102,7 +104,8 @@ def _refused_inside(check: Callable[[object], None]) -> set[str]:
 def test_new_job_has_what_was_said_and_its_defaults(said: dict[str, Any]) -> None:
     job = made(data=[1], **said)
     delay = timedelta(seconds=said.pop("delay", 0))
-    whole = Job(id=job.id, name="greet", data=[1], next_run_at=NOW + delay, created_at=NOW, updated_at=NOW, **said)
+    whole = Job(id=job.id, name="greet", data=[1], next_run_at=NOW + delay, created_at=NOW, updated_at=NOW)
+    whole = with_flat(whole, **said)
     assert job == whole
     assert repr(job) == repr(whole).replace("timeout=3,", "timeout=3.0,")
     assert pickle.loads(pickle.dumps(job)) == replace(job) == whole
@@ -218,11 +221,12 @@ def test_schedule_stores_five_fields_and_no_default() -> None:
     new = NewSchedule(name="report", cron="@daily")
     check_new(new)
     job = Draft(ObjectId(), new, b"").at(NOW)
-    assert (job.repeat_interval, job.timezone, job.on_exhausted) == ("0 0 * * *", None, None)
+    assert job.schedule == Schedule(cron="0 0 * * *")
     assert job.next_run_at == datetime(2026, 3, 2, tzinfo=UTC)
     new = NewSchedule(name="report", cron="0 9 * * *", timezone="Europe/Berlin", on_exhausted="fail")
     job = Draft(ObjectId(), new, b"").at(NOW)
-    assert (job.timezone, job.on_exhausted, job.next_run_at.hour) == ("Europe/Berlin", "fail", 8)
+    assert job.schedule is not None
+    assert (job.schedule.timezone, job.schedule.on_exhausted, job.next_run_at.hour) == ("Europe/Berlin", "fail", 8)
 
 
 def test_schedule_with_another_ending_is_refused() -> None:

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from bson import ObjectId
 
+from tests.support.jobs_in_memory import flat
 from trio_monque.jobs import transitions
 from trio_monque.jobs.fences import ClaimStamp
 from trio_monque.store import claiming, due, inserting, job_changes, leases
@@ -149,10 +150,7 @@ def release_all(play: Play, a: int, b: int) -> None:
     if of is None:
         claim(play, a, b)
         return
-    real = of.real
-    assert real.claimed_by is not None
-    assert real.locked_at is not None
-    assert real.claim_token is not None
+    real = flat(of.real)
     stamp = ClaimStamp(
         claimed_by=real.claimed_by, locked_at=real.locked_at, claim_token=real.claim_token, heartbeat_interval=30.0
     )

@@ -8,6 +8,7 @@ from typing import Any, Final
 import bson
 from bson import ObjectId
 
+from tests.support.jobs_in_memory import with_flat
 from trio_monque.backoff import Backoff
 from trio_monque.client.client_context import ClientContext
 from trio_monque.clock import ServerClock
@@ -82,7 +83,7 @@ def new_pair(job_id: ObjectId, now: datetime, *, delay: float = 0.0, **content: 
         "created_at": now,
         "updated_at": now,
     }
-    return ModelJob(**common, **content), Job(**common, **content)
+    return ModelJob(**common, **content), with_flat(Job(name=content["name"], **common), **content)
 
 
 def parcel_of(job: Job) -> Parcel:

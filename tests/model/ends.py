@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Final
 
 from trio_monque.jobs.job import JobStatus
-from trio_monque.jobs.run_again import AGAIN
+from trio_monque.jobs.job_parts import RunAgain, Schedule
 from trio_monque.store import queries, settling
 from trio_monque.store.settling import grouped
 
@@ -97,8 +97,22 @@ def _settle(play: Play, instance: Instance | None, batch: Batch) -> None:
             instance.held[instance.held.index(copy)] = _with_current_schedule(play, copy)
 
 
+AGAIN: Final = ("again", "again_data", "again_at", "again_start_by", "again_since")
+
+
 def _with_current_schedule(play: Play, copy: Copy) -> Copy:
     """As a scheduler does before it decides again: with what was left in the job for another run."""
     current = play.model.jobs[copy.model.id]
     read = {name: getattr(current, name) for name in ("repeat_interval", *AGAIN)}
-    return Copy(replace(copy.model, **read), replace(copy.real, **read))
+    schedule = None if current.repeat_interval is None else Schedule(cron=current.repeat_interval)
+    again = None
+    if current.again is not None:
+        again = RunAgain(
+            call=current.again,
+            data=current.again_data,
+            next_run_at=current.again_at,
+            start_by=current.again_start_by,
+            debounced_since=current.again_since,
+        )
+    real = replace(copy.real, schedule=schedule, again=again)
+    return Copy(replace(copy.model, **read), real)

@@ -14,6 +14,7 @@ from typing import Final, TypeVar
 from bson import ObjectId
 
 from trio_monque.jobs.follow_ups import FateOfHeld, fate_of_held
+from trio_monque.jobs.job_parts import FollowUpChosen, FollowUpOwed
 
 RULES: Final = (
     "a new job is held",
@@ -200,7 +201,8 @@ class Model:
         parent = None
         if state.parent is not None:
             _, claims, mark = state.parent
-            parent = (claims, IDS[mark] if isinstance(mark, int) else mark == OWED)
+            own = FollowUpOwed() if mark == OWED else None
+            parent = (claims, FollowUpChosen(IDS[mark]) if isinstance(mark, int) else own)
         fate = fate_of_held(IDS[actor.place], actor.end, parent)
         if fate is FateOfHeld.KEEP and not self.has("what may be chosen stays"):
             fate = FateOfHeld.DELETE

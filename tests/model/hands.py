@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any, Final
@@ -174,10 +175,13 @@ def update(play: Play, a: int, b: int) -> None:
     now = play.model.now
     following = now + timedelta(seconds=b % 5 - 2)
     data, schedule = {"version": play.number()}, _OTHER[copy.model.repeat_interval]
+    declared = copy.real.schedule
+    if declared is not None and schedule is not None:
+        declared = dataclasses.replace(declared, cron=schedule)
     if copy.real.status is JobStatus.PENDING:
-        transition = transitions.update_pending(copy.real, now, following, data=data, repeat_interval=schedule)
+        transition = transitions.update_pending(copy.real, now, following, data=data, schedule=declared)
     else:
-        transition = transitions.update_claimed(copy.real, now, data=data, repeat_interval=schedule)
+        transition = transitions.update_claimed(copy.real, now, data=data, schedule=declared)
     job = play.model.jobs.get(copy.model.id)
     before = None if job is None else job.copy()
     changed = by_hand.update(play.model, copy.model, data, schedule, following)

@@ -6,19 +6,22 @@ A condition that is taken out of the code fails here; that each of them is neede
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import fields, replace
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 import pytest
 from bson import ObjectId
 
+from tests.support.jobs_in_memory import with_flat
 from trio_monque.jobs import fences, transitions
 from trio_monque.jobs.claimable import claimable, pins
 from trio_monque.jobs.conditional_write import OneOf, Transition, applied
 from trio_monque.jobs.error_history import Failure
 from trio_monque.jobs.fences import ClaimStamp
-from trio_monque.jobs.job import Job, JobStatus
+from trio_monque.jobs.job import Job, JobStatus, value_at
+from trio_monque.jobs.job_parts import JobClaim, Schedule
+from trio_monque.store.job_json import NAMES
 
 from .rules import ALL_OF_THE_FENCE, ENDS_THAT_OBEY, PINS
 from .state import Document
@@ -57,38 +60,49 @@ OF_THE_DEAD: Final[Mapping[str, Callable[[Job], Transition]]] = {
     "go on": lambda job: transitions.go_on_after_deaths(job, NOW, LATER, FAILURE),
 }
 # The model's `last_heartbeat` is what only the holder writes. A holder of an older release has no field of its own.
-OF_AN_OLDER_RELEASE: Final = replace(CLAIMED, claim_token=f"A:{round(NOW.timestamp() * 1000)}:0123456789ab")
-SIGNS_OF_LIFE: Final = ((CLAIMED, "renewed_at"), (OF_AN_OLDER_RELEASE, "last_heartbeat"))
+OF_AN_OLDER_RELEASE: Final = with_flat(CLAIMED, claim_token=f"A:{round(NOW.timestamp() * 1000)}:0123456789ab")
+SIGNS_OF_LIFE: Final = ((CLAIMED, "claim.renewed_at"), (OF_AN_OLDER_RELEASE, "claim.last_heartbeat"))
+# What the model names without the part of the job that it is in.
+FENCE: Final = {NAMES[name] for name in ALL_OF_THE_FENCE}
+PINNED: Final = {NAMES[name] for name in PINS}
 OF_ANY_DEAD: Final = pytest.mark.parametrize("name", OF_THE_DEAD)
 
 BY_NAME: Final = pytest.mark.parametrize("name", ENDS)
 
 
 def test_the_fence_is_the_models() -> None:
-    assert set(fences.fence(CLAIMED)) == {"id", *ALL_OF_THE_FENCE}
-    assert set(fences.stamp_fence(STAMP)) == set(ALL_OF_THE_FENCE)
+    assert set(fences.fence(CLAIMED)) == {"id", *FENCE}
+    assert set(fences.stamp_fence(STAMP)) == FENCE
 
 
 def test_a_claim_is_ours_only_if_its_token_embeds_its_holder_and_moment() -> None:
     assert fences.is_ours(CLAIMED)
     changes: tuple[dict[str, Any], ...] = ({"claimed_by": "B"}, {"locked_at": LATER}, {"claim_token": None})
     for change in changes:
-        assert not fences.is_ours(replace(CLAIMED, **change))
+        assert not fences.is_ours(with_flat(CLAIMED, **change))
 
 
 def test_the_claim_asks_for_what_the_models_asks_for() -> None:
     pinned = pins(PENDING)
     guard = transitions.claim(["job"], NOW, STAMP, pinned).guard
-    assert set(pinned) == set(PINS)
-    assert set(guard) == {"name", "status", "next_run_at", "claimed_by", *PINS}
-    assert set(claimable(["job"], NOW)) == {"name", "status", "next_run_at", "claimed_by"}
+    assert set(pinned) == PINNED
+    assert set(guard) == {"name", "status", "next_run_at", "claim.by", *PINNED}
+    assert set(claimable(["job"], NOW)) == {"name", "status", "next_run_at", "claim.by"}
 
 
 def test_the_claim_writes_what_the_models_writes() -> None:
     claim = transitions.claim(["job"], NOW, STAMP)
-    assert {*ALL_OF_THE_FENCE, "last_heartbeat"} <= set(claim.set)
+    assert claim.set["status"] is JobStatus.PROCESSING
     assert claim.added == {"attempts": 1}
-    assert "cancel_requested_at" in claim.cleared
+    assert claim.set["claim"] == JobClaim(
+        by=STAMP.claimed_by,
+        since=STAMP.locked_at,
+        token=STAMP.claim_token,
+        last_heartbeat=STAMP.locked_at,
+        heartbeat_interval=STAMP.heartbeat_interval,
+        renewed_at=STAMP.locked_at,
+        cancel_requested_at=None,
+    )
 
 
 @BY_NAME
@@ -100,14 +114,13 @@ def test_each_end_of_a_claim_is_fenced(name: str) -> None:
 
 @BY_NAME
 def test_each_end_of_a_claim_clears_it_and_the_request_that_was_meant_for_it(name: str) -> None:
-    cleared = ENDS[name].cleared
-    assert {"claimed_by", "locked_at", "last_heartbeat", "claim_token", "cancel_requested_at"} <= set(cleared)
+    assert "claim" in ENDS[name].cleared
 
 
 @BY_NAME
 def test_the_ends_that_obey_a_request_are_the_models(name: str) -> None:
     end = ENDS[name]
-    obeys = "cancel_requested_at" in end.guard and end.guard["cancel_requested_at"] is None
+    obeys = "claim.cancel_requested_at" in end.guard and end.guard["claim.cancel_requested_at"] is None
     assert obeys == (name in ENDS_THAT_OBEY)
     if obeys and name != "disown":  # A claim that this instance does not know is left to the reaper, which cancels it.
         assert end.otherwise is not None
@@ -125,15 +138,23 @@ def test_the_model_knows_every_end_of_a_claim_in_the_table() -> None:
 
 
 def test_what_depends_on_the_schedule_is_fenced_on_it() -> None:
-    for name in ("go on", "go on, exhausted", "fail", "give up"):
-        assert {"repeat_interval", "timezone"} <= set(ENDS[name].guard)
-    assert ENDS["complete"].guard["repeat_interval"] is None
+    recurring = replace(CLAIMED, schedule=Schedule(cron="0 * * * *"))
+    ends = {
+        "go on": transitions.go_on(recurring, NOW, LATER),
+        "go on, exhausted": transitions.go_on(recurring, NOW, LATER, FAILURE),
+        "fail": transitions.fail(recurring, NOW, FAILURE),
+        "give up": transitions.give_up(recurring, NOW, FAILURE),
+    }
+    for name in ends:
+        assert {"schedule.cron", "schedule.timezone"} <= set(ends[name].guard)
+    for name in ("complete", "fail", "give up"):  # A one-off job: that it is one.
+        assert ENDS[name].guard["schedule.cron"] is None
 
 
 @OF_ANY_DEAD
 def test_a_rescue_is_conditional_on_all_four_that_were_observed(name: str) -> None:
     for claimed, sign_of_life in SIGNS_OF_LIFE:
-        assert {"claimed_by", "locked_at", "claim_token", sign_of_life} <= set(OF_THE_DEAD[name](claimed).guard)
+        assert {"claim.by", "claim.since", "claim.token", sign_of_life} <= set(OF_THE_DEAD[name](claimed).guard)
 
 
 @OF_ANY_DEAD
@@ -141,14 +162,14 @@ def test_a_rescue_that_cancels_is_conditional_on_the_heartbeat_too(name: str) ->
     for claimed, sign_of_life in SIGNS_OF_LIFE:
         otherwise = OF_THE_DEAD[name](claimed).otherwise
         assert otherwise is not None
-        assert otherwise.guard[sign_of_life] == getattr(claimed, sign_of_life)
+        assert otherwise.guard[sign_of_life] == value_at(claimed, sign_of_life)
 
 
 @OF_ANY_DEAD
 def test_the_rescue_of_a_foreign_claim_does_not_obey_a_stale_request_and_does_not_keep_it(name: str) -> None:
-    foreign = OF_THE_DEAD[name](replace(CLAIMED, claimed_by="Node"))
-    assert "cancel_requested_at" not in foreign.guard
-    assert "cancel_requested_at" in foreign.cleared
+    foreign = OF_THE_DEAD[name](with_flat(CLAIMED, claimed_by="Node"))
+    assert "claim.cancel_requested_at" not in foreign.guard
+    assert "claim" in foreign.cleared
     assert foreign.otherwise is None
 
 
@@ -167,26 +188,26 @@ def test_a_rescue_is_counted_apart_from_failures() -> None:
 
 def test_a_request_is_made_under_the_fence_that_was_read() -> None:
     guard = transitions.request_cancel(CLAIMED, NOW).guard
-    assert guard == {**fences.fence(CLAIMED), "cancel_requested_at": None}
+    assert guard == {**fences.fence(CLAIMED), "claim.cancel_requested_at": None}
 
 
 def test_every_edit_of_a_pending_job_is_counted() -> None:
     edits = (
         transitions.reschedule(PENDING.id, NOW, LATER),
         transitions.update_pending(PENDING, NOW, LATER, data=1),
-        transitions.update_claimed(CLAIMED, NOW, repeat_interval="0 * * * *"),
+        transitions.update_claimed(CLAIMED, NOW, schedule=Schedule(cron="0 * * * *")),
         transitions.retry_again(PENDING.id, NOW),
     )
     for edit in edits:
-        assert edit.added == {"rev": 1}
+        assert edit.added == {"internals.rev": 1}
 
 
 def test_retrying_by_hand_clears_the_holder() -> None:
     again = transitions.retry_again(PENDING.id, NOW)
     assert again.guard["status"] == OneOf((JobStatus.FAILED, JobStatus.CANCELLED))
-    assert {"claimed_by", "locked_at", "claim_token", "cancel_requested_at"} <= set(again.cleared)
+    assert "claim" in again.cleared
 
 
 def test_the_model_names_its_fields_as_the_library_does() -> None:
     own = {"due", "schedule", "claims", "cancel_requested"}  # Shorter there, or ghosts.
-    assert set(Document._fields) - own <= {field.name for field in fields(Job)}
+    assert set(Document._fields) - own <= NAMES.keys()

@@ -17,6 +17,7 @@ from trio.testing import MockClock
 
 from tests.support.interception import Interceptor, Recorder, is_claim, is_look
 from tests.support.internals import look_for_jobs
+from tests.support.jobs_in_memory import flat
 from tests.support.node_peer import NodePeer
 from tests.support.store import PAST, handle, insert, stamp
 from tests.support.thoroughly import one_in
@@ -145,7 +146,7 @@ def test_of_many_simultaneous_claims_on_one_job_exactly_one_wins(db: Database, j
     def claim(number: int) -> list[str]:
         found = due.look(store, {"greet": 1}, PAST)
         everybody_has_seen_it.wait()
-        return [str(taken.claimed_by) for taken in claiming.take(store, found, PAST, stamp(f"us-{number}")).jobs]
+        return [str(flat(taken).claimed_by) for taken in claiming.take(store, found, PAST, stamp(f"us-{number}")).jobs]
 
     with ThreadPoolExecutor(20) as pool:
         winners = [winner for won in pool.map(claim, range(20)) for winner in won]

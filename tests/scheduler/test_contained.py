@@ -9,6 +9,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from tests.support.jobs_in_memory import flat
 from trio_monque import JobStatus, Monque, Retry, RunningJob, Snooze, Workers
 from trio_monque.events import JobClaimLost, JobFailed
 from trio_monque.store.types import Collection
@@ -303,7 +304,7 @@ async def test_schedule_declared_over_a_running_one_off_job_lives_on(
         await drain(scheduler)
         assert jobs.count_documents({"status": "pending", "finishedAt": {"$exists": True}}) == 1
     (stored,) = await monque.get_jobs()
-    assert (stored.repeat_interval, stored.data, stored.next_run_at.minute) == ("30 4 1 1 *", "new", 30)
+    assert (flat(stored).repeat_interval, stored.data, stored.next_run_at.minute) == ("30 4 1 1 *", "new", 30)
 
 
 @dataclass

@@ -9,8 +9,10 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from tests.support.jobs_in_memory import flat
 from trio_monque import JobStatus, Monque, RunningJob, Workers
 from trio_monque.errors import InvalidCronError, InvalidOptionError, WorkerRegistrationError
+from trio_monque.jobs.job_parts import Schedule
 from trio_monque.store.types import Collection
 from trio_monque.testing import SchedulerOpener, drain, quiesce, start_virtual_time
 
@@ -67,7 +69,7 @@ async def test_the_next_start_brings_it_up_to_date(
         pass
     (after,) = await monque.get_jobs()
     assert after.id == before.id
-    assert (after.repeat_interval, after.timezone, after.data) == ("0 0 * * *", "Asia/Tokyo", "new")
+    assert (after.schedule, after.data) == (Schedule(cron="0 0 * * *", timezone="Asia/Tokyo"), "new")
     assert after.next_run_at.hour == 15  # Midnight in Tokyo.
 
 
@@ -122,9 +124,9 @@ async def test_restarted_older_release_keeps_the_newer_schedule_and_warns(
         async with open_test_scheduler(workers):
             pass
         (job,) = await monque.get_jobs()
-        assert (job.repeat_interval, logged_schedule_changes(caplog)) == (line, reported)
+        assert (flat(job).repeat_interval, logged_schedule_changes(caplog)) == (line, reported)
     assert job is not None
-    assert (job.data, job.schedule_version) == ("new", 2)
+    assert (job.data, flat(job).schedule_version) == ("new", 2)
 
 
 async def test_release_that_declares_the_same_as_a_newer_one_is_silent_and_a_higher_version_is_kept_in_mind(
@@ -135,7 +137,7 @@ async def test_release_that_declares_the_same_as_a_newer_one_is_silent_and_a_hig
         async with open_test_scheduler(declared("0 9 * * *", version=version)):
             pass
     (job,) = await monque.get_jobs()
-    assert job.schedule_version == 7
+    assert flat(job).schedule_version == 7
     assert logged_schedule_changes(caplog) == []
 
 
@@ -146,7 +148,7 @@ async def test_rollback_by_a_number_that_grows_with_each_deployment_or_by_deleti
         async with open_test_scheduler(declared(line, version=version)):
             pass
         (job,) = await monque.get_jobs()
-        return job.repeat_interval
+        return None if job.schedule is None else job.schedule.cron
 
     assert await deploy("0 9 * * *", 1) == "0 9 * * *"
     assert await deploy("0 10 * * *", 2) == "0 10 * * *"
@@ -164,7 +166,7 @@ async def test_without_versions_the_last_declaration_wins_and_each_change_is_a_w
         async with open_test_scheduler(declared(line, version=version)):
             pass
         (job,) = await monque.get_jobs()
-        assert job.repeat_interval == line
+        assert flat(job).repeat_interval == line
     # The third is decided by its version.
     assert logged_schedule_changes(caplog) == [("WARNING", "changed to")] * 2
 
@@ -181,7 +183,7 @@ async def test_of_two_releases_that_declare_at_once_the_newer_wins(
             for version in (1, 2, 3, 2, 1):
                 nursery.start_soon(start, version)
         (job,) = await monque.get_jobs()
-        assert (job.repeat_interval, job.schedule_version) == ("3 9 * * *", 3)
+        assert (flat(job).repeat_interval, flat(job).schedule_version) == ("3 9 * * *", 3)
         await monque.delete_job(job.id)
 
 

@@ -315,7 +315,9 @@ async def test_middleware_sees_transactions_follow_ups_and_the_runs_of_a_replace
         before = effects.count_documents({})
         value = await run()
         written = effects.count_documents({}) - before
-        seen.append((job.name, job.data, value, written, job.job.follows is not None, job.job.start_by is not None))
+        seen.append(
+            (job.name, job.data, value, written, job.job.follows is not None, job.job.limits.start_by is not None)
+        )
 
     workers = Workers(middleware=[sees])
     options: dict[str, Any] = {"unique_key": "k", "on_conflict": "replace", "start_by": now() + timedelta(hours=1)}

@@ -14,6 +14,7 @@ from tests.support.internals import engine_of
 from tests.support.node_peer import NodePeer, now
 from trio_monque import JobStatus, Monque, RunningJob, Workers
 from trio_monque.events import JobClaimLost, JobCompleted, JobFailed
+from trio_monque.jobs.job_parts import Schedule
 from trio_monque.store.types import Collection
 from trio_monque.testing import SchedulerOpener, advance, drain, quiesce, start_virtual_time
 
@@ -70,7 +71,7 @@ async def test_failed_schedule_waits_for_the_backoff_and_then_again_for_its_next
         await quiesce()
         assert jobs.count_documents({"failCount": 0, "finishedAt": START + timedelta(seconds=2)}) == 1
     assert failed[0].will_retry
-    assert failed[0].job.repeat_interval == "0 * * * *"
+    assert failed[0].job.schedule == Schedule(cron="0 * * * *")
     assert failed[0].job.next_run_at - failed[0].job.updated_at == timedelta(seconds=2)
     stored = await monque.get_job(job_id)
     assert stored is not None

@@ -240,7 +240,7 @@ async def test_job_whose_holder_died_with_a_request_to_cancel_it_is_cancelled(
             await trio.sleep(LEASE + PASS)
         cancelled = await living.get_job(job.id)
     assert cancelled is not None
-    assert (cancelled.status, cancelled.cancel_requested_at) == (JobStatus.CANCELLED, None)
+    assert (cancelled.status, cancelled.claim) == (JobStatus.CANCELLED, None)
     assert [type(event) for event in reported] == [JobCancelled]
 
 

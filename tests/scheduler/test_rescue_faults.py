@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -14,6 +13,7 @@ from trio.testing import MockClock
 
 from tests.support.interference import Slow
 from tests.support.internals import die, interference_of, look_for_dead_claims, source_of
+from tests.support.jobs_in_memory import with_flat
 from tests.support.node_peer import NodePeer
 from tests.support.rescues import LEASE, PASS, Jobs, dead_instance, heard
 from tests.support.store import claim, handle
@@ -145,7 +145,7 @@ async def test_earlier_claim_of_its_own_hides_no_later_one_on_the_same_job(
     (job,) = claim(handle(db), 1)
     async with open_test_scheduler(recover_stale_jobs=False) as scheduler:
         assert await source_of(scheduler).observe([job]) == []
-        (seen,) = await source_of(scheduler).observe([replace(job, claim_token="us:1:earlier")])
+        (seen,) = await source_of(scheduler).observe([with_flat(job, claim_token="us:1:earlier")])
     assert seen.key == job.id
 
 

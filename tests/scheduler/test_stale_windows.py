@@ -18,6 +18,7 @@ from pymongo.errors import NetworkTimeout
 from trio.testing import MockClock
 
 from tests.support.internals import candidates_of, interference_of, prefetch_of, prefetched, read_at
+from tests.support.jobs_in_memory import flat
 from tests.support.meddlers import Meddlers
 from trio_monque import RunningJob
 from trio_monque.jobs.job import Job
@@ -97,12 +98,12 @@ class Judge:
         claimed = job.job
         found = {
             "status": (document["status"], "processing"),
-            "claimToken": (document.get("claimToken"), claimed.claim_token),
+            "claimToken": (document.get("claimToken"), flat(claimed).claim_token),
             "data": (document["data"], claimed.data),
             "attempts": (document["attempts"], claimed.attempts),
             "failCount": (document["failCount"], claimed.fail_count),
             "rescues": (document.get("rescues", 0), claimed.rescues),
-            "rev": (document.get("rev", 0), claimed.rev),
+            "rev": (document.get("rev", 0), claimed.internals.rev),
             "nextRunAt": (document["nextRunAt"], claimed.next_run_at),
         }
         for name, (stored, given) in found.items():

@@ -206,7 +206,7 @@ async def test_retried_job_has_no_limit_and_a_replaced_one_that_of_the_last_call
         options: Any = {"unique_key": "k", "on_conflict": "replace"}
         await scheduler.enqueue(greet, "a", delay=20, start_by=limit, **options)
         replaced = await scheduler.enqueue(greet, "b", delay=60, **options)
-        assert replaced.start_by is None
+        assert replaced.limits.start_by is None
         await advance(61)
         assert ran == ["late", "b"]
         await scheduler.enqueue(greet, "c", delay=20, **options)
@@ -223,7 +223,7 @@ async def test_moment_that_leaves_no_time_to_start_is_refused(monque: Monque, au
         await monque.reschedule_job(job.id, limit)
     moved = await monque.reschedule_job(job.id, limit - timedelta(seconds=1))
     assert moved is not None
-    assert moved.start_by == job.start_by
+    assert moved.limits.start_by == job.limits.start_by
     with pytest.raises(InvalidOptionError, match=r"start_by.*must be later than run_at"):
         await monque.enqueue("greet", run_at=limit, start_by=limit)
     for delay in (30, 31):

@@ -9,6 +9,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from tests.support.jobs_in_memory import flat
 from tests.support.transactions import balance, deposit, noting_errors, stored
 from trio_monque import Monque, RunningJob, Workers
 from trio_monque.errors import InvalidPayloadError, MonqueError
@@ -39,7 +40,7 @@ async def test_effects_and_success_are_committed_and_the_handler_goes_on(
     after = await stored(monque, job)
     assert seen == [42, "completed", None]
     assert (after.status, after.result, balance(accounts)) == ("completed", 42, 1)
-    assert [(event.job.result, event.job.receipt) for event in heard] == [(42, after.receipt)]
+    assert [(event.job.result, event.job.internals.receipt) for event in heard] == [(42, after.internals.receipt)]
     assert scheduler.report is not None
     assert scheduler.report.completed == 1
 
@@ -268,7 +269,7 @@ async def test_schedule_that_changes_meanwhile_is_the_one_that_counts(
         await advance(60)
     after = await stored(monque, job)
     assert (calls, balance(accounts)) == ([1, 1], 1)  # The conflict undid the first.
-    assert (after.next_run_at.month, after.repeat_interval) == (1, "0 0 1 1 *")
+    assert (after.next_run_at.month, flat(after).repeat_interval) == (1, "0 0 1 1 *")
 
 
 async def test_result_that_cannot_be_stored_commits_nothing(

@@ -18,15 +18,30 @@ from trio.testing import MockClock
 
 from tests.support.store import PAST, handle, insert
 from trio_monque import Job, JobStatus, Monque, RunningJob, Workers, open_scheduler
+from trio_monque.jobs.job_parts import (
+    IN_PARTS,
+    PARTS,
+    FollowUp,
+    FollowUpChosen,
+    FollowUpOwed,
+    FollowUpParked,
+    JobClaim,
+    JobInternals,
+    JobLimits,
+    RunAgain,
+    Schedule,
+)
 from trio_monque.store import queries
 from trio_monque.store.codec import document_of
 from trio_monque.store.fields import FIELD
+from trio_monque.store.job_json import NAMES
 from trio_monque.store.types import Collection, Database
 from trio_monque.testing import drain
 
 
 def test_every_field_of_a_job_has_its_field_in_the_document() -> None:
-    assert FIELD.keys() == {field.name for field in fields(Job)}
+    assert FIELD.keys() == {*IN_PARTS, *(field.name for field in fields(Job) if field.name not in PARTS)}
+    assert {NAMES[name] for name in NAMES} == FIELD.keys()
 
 
 def test_document_of_a_new_job_has_the_fields_of_monque_and_no_defaults(db: Database, jobs: Collection) -> None:
@@ -43,7 +58,10 @@ def test_document_of_a_new_job_has_the_fields_of_monque_and_no_defaults(db: Data
     }
 
 
-def test_job_survives_the_way_to_the_database_and_back(db: Database, jobs: Collection) -> None:
+@pytest.mark.parametrize(
+    "follow_up", [FollowUpOwed(), FollowUpChosen(ObjectId()), FollowUpParked(attempt=2, due=PAST)], ids=repr
+)
+def test_job_survives_the_way_to_the_database_and_back(db: Database, jobs: Collection, follow_up: FollowUp) -> None:
     at = PAST + timedelta(milliseconds=1)
     job = Job(
         id=ObjectId(),
@@ -55,23 +73,26 @@ def test_job_survives_the_way_to_the_database_and_back(db: Database, jobs: Colle
         created_at=at,
         updated_at=at,
         fail_reason="why",
-        repeat_interval="* * * * *",
+        schedule=Schedule(cron="* * * * *", timezone="Europe/Berlin", version=2, on_exhausted="fail"),
         unique_key="k",
-        claimed_by="us",
-        locked_at=at,
-        claim_token="t",
-        last_heartbeat=at,
-        heartbeat_interval=0.25,
+        claim=JobClaim(
+            by="us",
+            since=at,
+            token="t",
+            last_heartbeat=at,
+            heartbeat_interval=0.25,
+            renewed_at=at,
+            cancel_requested_at=at,
+        ),
         attempts=3,
-        receipt="r",
         rescues=1,
-        rev=4,
-        cancel_requested_at=at,
-        timezone="Europe/Berlin",
-        timeout=2.5,
-        max_attempts=0,
-        max_rescues=0,
-        on_exhausted="fail",
+        limits=JobLimits(timeout=2.5, max_attempts=0, max_rescues=0, start_by=at),
+        again=RunAgain(call=ObjectId(), data=[1], next_run_at=at, start_by=at, debounced_since=at),
+        internals=JobInternals(rev=4, receipt="r", occurrence=at, resumes_at=at, saved_for=at),
+        debounced_since=at,
+        follows=ObjectId(),
+        follow_up=follow_up,
+        meta={"tenant": "acme"},
         result=1,
         progress=2,
         saved=3,

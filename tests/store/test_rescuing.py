@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -15,6 +14,7 @@ from pymongo import MongoClient
 from pymongo.errors import AutoReconnect
 
 from tests.support.interception import Interceptor, Recorder, is_settlement
+from tests.support.jobs_in_memory import flat, with_flat
 from tests.support.node_peer import NodePeer
 from tests.support.store import PAST, claim, claim_due, handle, insert, stamp
 from tests.support.thoroughly import one_in, rows_in
@@ -24,6 +24,7 @@ from trio_monque.client.rescuer import Rescued, Rescuer, log_and_events_of
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.errors import MonqueConnectionError
 from trio_monque.jobs import transitions
+from trio_monque.jobs.fences import claim_id
 from trio_monque.jobs.job import Job
 from trio_monque.options_and_defaults import scheduler_config
 from trio_monque.store import indexes, job_changes, leases, queries, rescuing, settling
@@ -67,7 +68,7 @@ def test_look_shows_the_claims_of_all_holders_and_nothing_else(store: JobCollect
     jobs.update_one({"_id": held[0].id}, {"$unset": {"claimedBy": ""}})  # Still processing: a rescuer must end it.
     seen = {job.id: job for job in rescuing.look(store)}
     assert seen.keys() == {held[0].id, held[1].id, theirs["_id"]}
-    assert seen[held[1].id].claim_token == held[1].claim_token
+    assert claim_id(seen[held[1].id]) == claim_id(held[1])
 
 
 def test_dead_claims_are_pending_again_with_their_data_and_nothing_is_counted_as_failure(store: JobCollection) -> None:
@@ -78,7 +79,7 @@ def test_dead_claims_are_pending_again_with_their_data_and_nothing_is_counted_as
         after = stored(store, one.after)
         assert after.status is JobStatus.PENDING
         assert (after.rescues, after.fail_count, after.attempts, after.next_run_at) == (1, 0, 1, PAST)
-        assert (after.claimed_by, after.claim_token, after.last_heartbeat, after.heartbeat_interval) == (None,) * 4
+        assert after.claim is None
     assert log_and_events_of(rescued) == [events.StaleJobsRecovered(3, {"greet": 3})]
 
 
@@ -117,7 +118,7 @@ def test_requested_cancellation_is_written_instead(store: JobCollection, jobs: C
     rescued = rescuer_of(store).take(rescuing.look(store))
     assert [one.after.data for one in rescued if one.after.status is JobStatus.CANCELLED] == ["whole"]
     assert stored(store, unwanted).status is JobStatus.CANCELLED
-    assert stored(store, unwanted).cancel_requested_at is None
+    assert flat(stored(store, unwanted)).cancel_requested_at is None
     assert stored(store, wanted).status is JobStatus.PENDING
     assert sorted(one.__name__ for one in reported(rescued)) == ["JobCancelled", "StaleJobsRecovered"]
 
@@ -153,8 +154,8 @@ def test_request_that_an_earlier_claim_of_ours_left_behind_is_neither_obeyed_nor
     assert NodePeer(jobs).claim("greet", datetime.now(UTC)) is not None
     (rescued,) = rescuer_of(store).take(rescuing.look(store))
     after = stored(store, job)
-    assert (after.status, after.cancel_requested_at, after.claim_token) == (JobStatus.PENDING, None, None)
-    assert after == rescued.after or after.receipt is not None
+    assert (after.status, after.claim) == (JobStatus.PENDING, None)
+    assert after == rescued.after or after.internals.receipt is not None
 
 
 def test_job_above_the_rescue_limit_fails_and_its_event_has_the_whole_job(store: JobCollection) -> None:
@@ -197,7 +198,7 @@ def test_rescue_with_lost_answers_is_reported_and_counted_once(store: JobCollect
 
 
 def tokens(seen: Sequence[Job]) -> set[str | None]:
-    return {job.claim_token for job in seen}
+    return {flat(job).claim_token for job in seen}
 
 
 def test_document_that_the_server_refuses_is_logged_once_and_delays_no_other_rescue(
@@ -291,7 +292,7 @@ def test_nothing_that_may_be_large_is_read_but_of_what_ends(mongod: EmbeddedServ
     assert finds[0]["projection"]["data"] is False
     assert [one["filter"]["_id"]["$in"] for one in finds if "projection" not in one] == [[ends.id]]
     store = handle(db)
-    assert rescued[ends.id] == replace(stored(store, ends), receipt=None)
+    assert rescued[ends.id] == with_flat(stored(store, ends), receipt=None)
     assert (rescued[ends.id].data, len(rescued[ends.id].errors)) == ("large", 2)
     assert (stored(store, goes_on).data, stored(store, goes_on).errors) == ("large", [{"attempt": 0}])
 
@@ -339,9 +340,9 @@ def test_rescue_that_was_never_answered_tells_later_what_was_its_own(store: JobC
     assert (batch.collect(), batch.is_unknown) == ([], True)
     # Meanwhile one is claimed, and another was ended by its new holder: its outcome cannot be known any more.
     claim_due(store, {"greet": 2}, stamp("another", LATER), LATER)
-    (first, second, *_) = [stored(store, job) for job in held if stored(store, job).claimed_by == "another"]
+    (first, second, *_) = [stored(store, job) for job in held if flat(stored(store, job)).claimed_by == "another"]
     settling.settle(store, settling.grouped([transitions.complete(second, LATER)], "theirs"))
     batch.run()
     assert {one.after.id for one in batch.collect()} == {job.id for job in held} - {second.id}
-    assert stored(store, first).claimed_by == "another"
+    assert flat(stored(store, first)).claimed_by == "another"
     assert not batch.is_unknown

@@ -15,6 +15,7 @@ from trio_monque import Monque
 from trio_monque.jobs import transitions
 from trio_monque.jobs.conditional_write import Transition, applied
 from trio_monque.jobs.error_history import Failure
+from trio_monque.jobs.fences import claim_id
 from trio_monque.jobs.job import Job
 from trio_monque.store import queries, run_again, settling
 from trio_monque.store.codec import filter_of
@@ -57,9 +58,9 @@ def running(monque: Monque, store: JobCollection, name: str = "greet", key: str 
 
 
 def settle(store: JobCollection, *ends: tuple[Job, Transition]) -> list[Fate]:
-    statements = dict.fromkeys(statements_for([((job.id, job.claim_token), end) for job, end in ends], "r"))
+    statements = dict.fromkeys(statements_for([(claim_id(job), end) for job, end in ends], "r"))
     fates = settling.settle(store, list(statements))
-    return [fates[job.id, job.claim_token] for job, _ in ends]
+    return [fates[claim_id(job)] for job, _ in ends]
 
 
 @pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
@@ -82,7 +83,8 @@ def test_end_after_which_the_job_runs_anyway_keeps_what_was_left_in_it(
     assert settle(store, (job, end(job))) == [Fate.WRITTEN]
     stored = queries.get_job(store, job.id)
     assert stored is not None
-    assert (stored.status, stored.data, stored.again_data, stored.again) == ("pending", "old", "new", left.again)
+    assert stored.again is not None
+    assert (stored.status, stored.data, stored.again.data, stored.again) == ("pending", "old", "new", left.again)
 
 
 def test_calls_after_the_last_look_at_the_job_count(monque: Monque, store: JobCollection) -> None:
@@ -99,8 +101,8 @@ def test_calls_after_the_last_look_at_the_job_count(monque: Monque, store: JobCo
     assert [job.data for job in stored if job is not None] == [["$newest", "a"], ["$newest", "b"]]
     for job in stored:
         assert job is not None
-        assert (job.status, job.claim_token, job.again, job.again_data, job.again_at) == ("pending", *[None] * 4)
-        assert (job.fail_reason, job.rev, job.next_run_at > job.created_at) == ("why", 1, True)
+        assert (job.status, job.claim, job.again) == ("pending", None, None)
+        assert (job.fail_reason, job.internals.rev, job.next_run_at > job.created_at) == ("why", 1, True)
 
 
 def test_job_whose_due_date_was_taken_away_is_due_as_it_was(
@@ -131,7 +133,7 @@ def test_end_that_is_sent_again_runs_the_job_once_more_only(monque: Monque, stor
     assert settle(store, (job, end)) == [Fate.WRITTEN]
     assert settle(store, (job, end)) == [Fate.WRITTEN]
     (again,) = claim_due(store, {"greet": 1})
-    assert (again.data, again.rev) == ("new", 1)
+    assert (again.data, again.internals.rev) == ("new", 1)
 
 
 def test_request_to_cancel_is_obeyed_and_drops_it(monque: Monque, store: JobCollection, jobs: Collection) -> None:
@@ -187,7 +189,7 @@ def test_job_that_node_ended_is_pending_once_more(
     run_again.start_again(store, LATER)
     run_again.start_again(store, LATER)
     (job,) = claim_due(store, {"greet": 1})
-    assert (job.id, job.data, job.again, job.rev) == (job_id, {"new": True}, None, 1)
+    assert (job.id, job.data, job.again, job.internals.rev) == (job_id, {"new": True}, None, 1)
 
 
 def test_it_is_dropped_if_a_newer_job_has_the_key(
@@ -199,7 +201,7 @@ def test_it_is_dropped_if_a_newer_job_has_the_key(
     run_again.start_again(store, LATER)
     left = queries.get_job(store, job_id)
     assert left is not None
-    assert (left.status, left.again, left.again_data) == ("completed", None, None)
+    assert (left.status, left.again) == ("completed", None)
 
 
 def test_job_that_node_cancelled_or_a_schedule_is_not_started(

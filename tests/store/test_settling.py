@@ -11,8 +11,9 @@ import pytest
 from pymongo import MongoClient
 
 from tests.support.interception import Interceptor, Recorder
+from tests.support.jobs_in_memory import with_flat
 from tests.support.node_peer import NodePeer
-from tests.support.store import PAST, claim, claim_due, handle, stamp
+from tests.support.store import PAST, claim, claim_due, handle, insert, stamp
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.errors import MonqueConnectionError
 from trio_monque.jobs import transitions
@@ -20,6 +21,7 @@ from trio_monque.jobs.conditional_write import Transition, applied
 from trio_monque.jobs.error_history import Failure
 from trio_monque.jobs.fences import claim_id
 from trio_monque.jobs.job import Job, JobStatus
+from trio_monque.jobs.job_parts import Schedule
 from trio_monque.store import job_changes, queries, settling
 from trio_monque.store.job_collection import JobCollection
 from trio_monque.store.settling import Fate, grouped
@@ -35,7 +37,7 @@ def store(db: Database) -> JobCollection:
 
 def settle(store: JobCollection, settled: Sequence[Transition], receipt: str = "r") -> list[Fate]:
     fates = settling.settle(store, grouped(settled, receipt))
-    return [fates[transition.guard["id"], transition.guard["claim_token"]] for transition in settled]
+    return [fates[transition.guard["id"], transition.guard["claim.token"]] for transition in settled]
 
 
 def status_of(jobs: Collection, job: Job) -> str:
@@ -70,8 +72,8 @@ def test_after_image_is_what_the_database_holds(store: JobCollection) -> None:
     for job, transition in zip(held, settled, strict=True):
         stored = queries.get_job(store, job.id)
         assert stored is not None
-        assert stored.receipt
-        assert replace(stored, receipt=None) == applied(job, transition)
+        assert stored.internals.receipt
+        assert with_flat(stored, receipt=None) == applied(job, transition)
 
 
 def test_settling_distinguishes_lost_claims_in_a_batch_and_leaves_their_jobs_unchanged(
@@ -128,7 +130,7 @@ def test_requested_cancellation_is_written_instead_of_every_end_but_completion(
     held = claim(store, 5)
     jobs.update_many({}, {"$set": {"cancelRequestedAt": LATER}})
     jobs.update_many({"_id": held[4].id}, {"$set": {"repeatInterval": "* * * * *"}})
-    recurring = replace(held[4], repeat_interval="* * * * *")
+    recurring = replace(held[4], schedule=Schedule(cron="* * * * *"))
     settled = [
         transitions.complete(held[0], LATER),
         transitions.retry(held[1], LATER, Failure("why"), LATER),
@@ -149,7 +151,7 @@ def test_changed_schedule_is_reported_and_nothing_is_written(store: JobCollectio
     (job,) = claim(store, 1)
     jobs.update_one({"_id": job.id}, {"$set": {"repeatInterval": "0 9 * * *"}})
     before = jobs.find_one({"_id": job.id})
-    recurring = replace(job, repeat_interval="0 8 * * *")
+    recurring = replace(job, schedule=Schedule(cron="0 8 * * *"))
     assert settle(store, [transitions.go_on(recurring, LATER, LATER)]) == [Fate.JOB_CHANGED]
     assert jobs.find_one({"_id": job.id}) == before
 
@@ -244,3 +246,13 @@ def failing(job: Job) -> Transition:
     """An end that a request to cancel replaces."""
     retry = transitions.retry(job, LATER, Failure("why"), LATER)
     return replace(retry, set={**retry.set, "status": JobStatus.FAILED})
+
+
+def test_one_off_job_with_the_rest_of_a_schedule_ends_like_any_other(store: JobCollection, jobs: Collection) -> None:
+    """Another program has removed its line alone. What is left has no say, and keeps no end from being written."""
+    for end in (transitions.fail, transitions.give_up):
+        rest = {"timezone": "Europe/Berlin", "onExhausted": "fail", "scheduleVersion": 3}
+        jobs.update_one({"_id": insert(store).id}, {"$set": rest})
+        (job,) = claim_due(store, {"greet": 1})
+        assert job.schedule is None
+        assert settle(store, [end(job, LATER, Failure("why"))]) == [Fate.WRITTEN]

@@ -28,6 +28,7 @@ from trio_monque.jobs import transitions
 from trio_monque.jobs.conditional_write import Transition
 from trio_monque.jobs.fences import claim_id
 from trio_monque.jobs.job import Job, JobStatus
+from trio_monque.jobs.job_parts import Schedule
 from trio_monque.store import settling, settling_statements
 from trio_monque.store.job_collection import JobCollection
 from trio_monque.store.settling import Fate, Statement, grouped
@@ -47,7 +48,7 @@ def completed(jobs: Sequence[Job], results: Sequence[Any]) -> list[Transition]:
 
 def settle(store: JobCollection, settled: Sequence[Transition], receipt: str = "r") -> list[Fate]:
     fates = settling.settle(store, grouped(settled, receipt))
-    return [fates[transition.guard["id"], transition.guard["claim_token"]] for transition in settled]
+    return [fates[transition.guard["id"], transition.guard["claim.token"]] for transition in settled]
 
 
 def results_of(jobs: Collection, held: Sequence[Job]) -> list[Any]:
@@ -182,7 +183,7 @@ def test_result_as_deep_as_a_document_may_be_is_stored_beside_others(store: JobC
 
 def test_change_streams_get_next_occurrences_with_results_as_updates(store: JobCollection, jobs: Collection) -> None:
     """Monque for Node wakes for no replacement of a document: what it may wait for is not written as one."""
-    held = [replace(job, repeat_interval="* * * * *") for job in claim(store, 3)]
+    held = [replace(job, schedule=Schedule(cron="* * * * *")) for job in claim(store, 3)]
     jobs.update_many({}, {"$set": {"repeatInterval": "* * * * *"}})
     settled = [transitions.go_on(job, LATER, LATER, result=number) for number, job in enumerate(held)]
     with jobs.watch() as stream:
@@ -252,8 +253,8 @@ def _completed(job: Job, result: Any) -> Transition:
 @pytest.mark.parametrize(
     "change",
     [
-        {"guard": {"again": None}},
-        {"cleared": ("claimed_by", "saved")},
+        {"guard": {"again.call": None}},
+        {"cleared": ("claim", "saved")},
         {"added": {"rescues": 1}},
         {"set": {"status": JobStatus.FAILED}},
     ],
@@ -263,8 +264,8 @@ def test_ends_that_differ_in_anything_share_no_statement(change: dict[str, Any])
     """For example a job with a key, whose end asks that it was not replaced, beside one without."""
 
     def end(**fields: Any) -> Transition:
-        plain: dict[str, Any] = {"set": {"status": JobStatus.COMPLETED}, "cleared": ("claimed_by",), "added": {}}
-        guard = {"id": ObjectId(), "claim_token": "t", **fields.pop("guard", {})}
+        plain: dict[str, Any] = {"set": {"status": JobStatus.COMPLETED}, "cleared": ("claim",), "added": {}}
+        guard = {"id": ObjectId(), "claim.token": "t", **fields.pop("guard", {})}
         return Transition(guard=guard, **{**plain, **fields})
 
     ends = [end(), end(**change), end(), end(**change)]

@@ -19,6 +19,7 @@ from trio_monque.errors import (
     InvalidPayloadError,
     PayloadTooLargeError,
 )
+from trio_monque.jobs.job_parts import Schedule
 from trio_monque.testing import NoDatabaseError, run_job
 
 workers = Workers()
@@ -50,7 +51,7 @@ async def test_outcome_lists_the_jobs_that_a_handler_enqueues(autojump_clock: Mo
         await job.scheduler.enqueue("now", [1])
         await job.scheduler.enqueue_many([NewJob(name="many", run_at=tomorrow)])
         scheduled = await job.scheduler.schedule("@daily", "report", timezone="Europe/Berlin")
-        assert scheduled.repeat_interval == "0 0 * * *"
+        assert scheduled.schedule == Schedule(cron="0 0 * * *", timezone="Europe/Berlin")
         job.scheduler.drain()
 
     outcome = await run_job(handler, unique_key="me")
@@ -115,8 +116,10 @@ async def test_jobs_of_one_key_are_replaced_debounced_or_run_again_as_in_a_datab
     pending, running = found[3].job, found[7].job
     assert pending.debounced_since is not None
     assert (pending.data, pending.next_run_at) == (2, pending.debounced_since + timedelta(seconds=15))
-    assert running.again_since is not None
-    assert (running.again_data, running.again_at) == (2, running.again_since + timedelta(seconds=15))
+    again = running.again
+    assert again is not None
+    assert again.debounced_since is not None
+    assert (again.data, again.next_run_at) == (2, again.debounced_since + timedelta(seconds=15))
     assert len(outcome.enqueued) == 6
 
 

@@ -45,7 +45,7 @@ async def test_handler_gets_the_job_and_run_job_returns_its_outcome(autojump_clo
     assert (outcome.value, outcome.error, outcome.cancel_reason) == ("done", None, None)
     assert outcome.duration == pytest.approx(3)
     assert outcome.job.status is JobStatus.COMPLETED
-    assert outcome.job.claimed_by is None
+    assert outcome.job.claim is None
 
 
 async def test_plain_handler_runs_in_a_thread_and_speaks_to_the_run(autojump_clock: MockClock) -> None:

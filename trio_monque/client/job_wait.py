@@ -9,7 +9,7 @@ from typing import Any, Final, Literal
 from ..checks import check_seconds
 from ..error_types import BrokenDocumentError, InvalidOptionError, MonqueConnectionError, MonqueError
 from ..jobs.endings import JobDeletedError, problem_of
-from ..jobs.job import Job, result_reader
+from ..jobs.job import Job, made_of, result_reader
 from ..jobs.job_query import object_id
 from ..store.ended_jobs import Look
 from ..store.types import ObjectId
@@ -115,7 +115,7 @@ class JobWait:
                 raise one
             read = self._readers.get(one.id)
             if read is not None and one.result is not None:
-                one = Job.of({**vars(one), "result": read(one.result)})
+                one = made_of({**vars(one), "result": read(one.result)})
             jobs.append(one)
         return jobs
 

@@ -22,7 +22,7 @@ from ..checks import checked_moment
 from ..error_types import InvalidOptionError, JobStateError, MonqueConnectionError
 from ..jobs import transitions
 from ..jobs.conditional_write import OneOf, Transition, applied
-from ..jobs.fences import is_ours
+from ..jobs.fences import is_ours, is_to_be_cancelled
 from ..jobs.job import Job, JobStatus
 from ..jobs.job_query import object_id
 from ..jobs.new_job import Named, check_name, check_unique_key, name_of
@@ -138,8 +138,9 @@ def reschedule_job(context: ClientContext, job_id: ObjectId | str, run_at: datet
     moment = checked_moment("run_at", run_at)
 
     def reschedule(context: ClientContext, seen: Job, now: datetime, caused: Caused) -> Job | None:
-        if seen.start_by is not None and seen.start_by <= moment:
-            limit = seen.start_by.isoformat(timespec="milliseconds")
+        start_by = seen.limits.start_by
+        if start_by is not None and start_by <= moment:
+            limit = start_by.isoformat(timespec="milliseconds")
             raise InvalidOptionError(
                 "run_at",
                 run_at,
@@ -217,7 +218,9 @@ def _applied(context: ClientContext, transition: Transition, seen: Job | None) -
 def _found_out(context: ClientContext, transition: Transition, seen: Job | None, error: MonqueConnectionError) -> Job:
     """Return what became of a change whose answer was lost; raise the error if that cannot be known."""
     # `rev` too: in virtual time the job may run and fail within the same millisecond.
-    pinned = {} if seen is None else {"updated_at": seen.updated_at, "rev": seen.rev or OneOf((None, 0))}
+    pinned = (
+        {} if seen is None else {"updated_at": seen.updated_at, "internals.rev": seen.internals.rev or OneOf((None, 0))}
+    )
     again = replace(transition, guard={**transition.guard, **pinned})
     after = looked_up(error, lambda: job_changes.apply_again(context.jobs, again))
     if after is None:
@@ -242,7 +245,7 @@ def _request_cancel(context: ClientContext, job_id: ObjectId, now: datetime) -> 
         raise JobStateError(
             job_id, current.status, "cancel", "another library holds it, which does not read such requests"
         )
-    if current.cancel_requested_at is not None:
+    if is_to_be_cancelled(current):
         return current
     return _applied(context, transitions.request_cancel(current, now), None)  # The fence, and no earlier request.
 

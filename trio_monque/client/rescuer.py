@@ -27,8 +27,9 @@ from typing import Final
 from .. import events
 from ..error_types import BrokenDocumentError, MonqueConnectionError, ScheduleEndedError
 from ..jobs.conditional_write import LIGHTEST, applied, lightened
-from ..jobs.fences import ClaimId, claim_id
+from ..jobs.fences import ClaimId, claim_id, is_to_be_cancelled
 from ..jobs.job import Job, JobStatus
+from ..jobs.job_parts import IN_PARTS, NO_CLAIM
 from ..jobs.rescue_policy import Rescue, RescuePolicy, decide_rescue, is_stale, lease_of, mark_of, protected_for
 from ..log import logger_of
 from ..observations import Sighting
@@ -188,7 +189,7 @@ class RescueBatch:
         rescues = {claim: self._decided(job, now) for claim, job in dead.items()}
         # Jobs that end are read again with all their content: the event of the end has it, and the end adds to the
         # history of errors. All others are read without it, because that is much cheaper.
-        ending = [job.id for claim, job in dead.items() if rescues[claim].error or job.cancel_requested_at]
+        ending = [job.id for claim, job in dead.items() if rescues[claim].error or is_to_be_cancelled(job)]
         if ending:
             whole = self._unchanged([job for one in ending for job in rescuing.read_whole(self._context.jobs, one)])
             dead = {claim: job for claim, job in dead.items() if job.id not in ending} | whole
@@ -227,7 +228,7 @@ class RescueBatch:
             elif fate is Fate.CANCELLED and otherwise is not None:
                 after = applied(job, otherwise)
                 # Without a request in the copy that was read, the request came since, and the copy has no content.
-                yield Rescued(job, after if job.cancel_requested_at else self._with_content(after), None)
+                yield Rescued(job, after if is_to_be_cancelled(job) else self._with_content(after), None)
 
     def _with_content(self, after: Job) -> Job:
         """Add the content of a job that turned out to be cancelled when it was written: its event needs it."""
@@ -235,7 +236,8 @@ class RescueBatch:
             stored = queries.get_job(self._context.jobs, after.id)
         except (MonqueConnectionError, BrokenDocumentError):
             return after
-        content = {} if stored is None else {name: getattr(stored, name) for name in HEAVY}
+        # Not what was left in it for another run: the cancellation has dropped that.
+        content = {} if stored is None else {name: getattr(stored, name) for name in HEAVY if name not in IN_PARTS}
         return replace(after, **content)
 
 
@@ -252,7 +254,7 @@ def log_and_events_of(rescued: Sequence[Rescued]) -> Sequence[events.Event]:
     found: list[events.Event] = []
     if pending := pending_again(rescued):
         by_name = dict(Counter(job.name for job in pending).most_common())
-        holders = sorted({str(one.before.claimed_by) for one in rescued})
+        holders = sorted({str((one.before.claim or NO_CLAIM).by) for one in rescued})
         logger.warning(
             "%d %s pending again that dead instances held (%s). Each of these was killed, out of memory, "
             "lost its database, or blocked its event loop for longer than its lease; "

@@ -20,6 +20,7 @@ from ..error_types import InvalidOptionError, MonqueConnectionError, MonqueError
 from ..jobs import schedule_preview, transitions
 from ..jobs.conditional_write import Transition, applied
 from ..jobs.job import Job, JobStatus
+from ..jobs.job_parts import Schedule
 from ..jobs.new_job import Draft, NewSchedule, check_order, name_of
 from ..jobs.schedule_preview import SchedulePreview
 from ..jobs.stored_value_limits import TypedWorker, check_payload
@@ -156,7 +157,11 @@ def _says_the_same(context: ClientContext, job: Job, declared: Job, payload: byt
 
 
 def _is_newer(one: Job, other: Job) -> bool:
-    return (one.schedule_version or 0) > (other.schedule_version or 0)
+    return _version_of(one) > _version_of(other)
+
+
+def _version_of(job: Job) -> int:
+    return 0 if job.schedule is None else job.schedule.version or 0
 
 
 def _log_kept(job: Job, declared: Job) -> None:
@@ -185,28 +190,34 @@ def _log_changed(before: Job, declared: Job) -> None:
 
 
 def _in_words(job: Job) -> str:
-    version = "no version" if job.schedule_version is None else f"version {job.schedule_version}"
-    return f"{job.repeat_interval}, {job.timezone or 'UTC'}, {version}"
+    if job.schedule is None:
+        return "a one-off job"
+    version = "no version" if job.schedule.version is None else f"version {job.schedule.version}"
+    return f"{job.schedule.cron}, {job.schedule.timezone or 'UTC'}, {version}"
 
 
-def _content(job: Job) -> dict[str, Any]:
-    return {
-        "repeat_interval": job.repeat_interval,
-        # Another program may store the default explicitly.
-        "timezone": None if job.timezone == "UTC" else job.timezone,
-        "on_exhausted": None if job.on_exhausted == "continue" else job.on_exhausted,
-        "meta": job.meta or None,
-    }
+def _content(job: Job) -> tuple[Schedule | None, Mapping[str, str]]:
+    """What two declarations have in common if they are the same, besides the data. The version may differ."""
+    schedule = job.schedule
+    if schedule is None:
+        return None, job.meta
+    # Another program may store the defaults explicitly.
+    timezone = None if schedule.timezone == "UTC" else schedule.timezone
+    on_exhausted = None if schedule.on_exhausted == "continue" else schedule.on_exhausted
+    return Schedule(cron=schedule.cron, timezone=timezone, on_exhausted=on_exhausted), job.meta
 
 
 def _change(job: Job, declared: Job, now: datetime) -> Transition:
-    content = {**_content(declared), "data": declared.data, "schedule_version": declared.schedule_version}
+    content = {"schedule": declared.schedule, "meta": declared.meta or None, "data": declared.data}
     if job.status is JobStatus.PROCESSING:
         return transitions.update_claimed(job, now, **content)
-    old, new = _content(job), _content(declared)
-    same_times = (old["repeat_interval"], old["timezone"]) == (new["repeat_interval"], new["timezone"])
     # If the times of the schedule are the same, the due date stays: it may be that of a retry, or one that a caller
     # set.
+    same_times = _times_of(job) == _times_of(declared)
     change = transitions.update_pending(job, now, job.next_run_at if same_times else declared.next_run_at, **content)
     # An occurrence may have run since the job was read. It must not become due a second time.
     return replace(change, guard={**change.guard, "next_run_at": job.next_run_at})
+
+
+def _times_of(job: Job) -> tuple[str, str] | None:
+    return None if job.schedule is None else (job.schedule.cron, job.schedule.timezone or "UTC")

@@ -5,6 +5,16 @@ from .endings import JobCancelledError, JobDeletedError, JobEndedError, JobFaile
 from .enqueued import Enqueued
 from .instance import Instance
 from .job import Job, JobStatus
+from .job_parts import (
+    FollowUpChosen,
+    FollowUpOwed,
+    FollowUpParked,
+    JobClaim,
+    JobInternals,
+    JobLimits,
+    RunAgain,
+    Schedule,
+)
 from .job_query import JobFilter, JobSort
 from .job_selector import JobSelector, Selection
 from .new_job import NewJob
@@ -19,13 +29,19 @@ __all__ = [
     "CursorPage",
     "Discard",
     "Enqueued",
+    "FollowUpChosen",
+    "FollowUpOwed",
+    "FollowUpParked",
     "Instance",
     "Job",
     "JobCancelledError",
+    "JobClaim",
     "JobDeletedError",
     "JobEndedError",
     "JobFailedError",
     "JobFilter",
+    "JobInternals",
+    "JobLimits",
     "JobSelector",
     "JobSort",
     "JobStatus",
@@ -34,6 +50,8 @@ __all__ = [
     "QueueStats",
     "QueueView",
     "Retry",
+    "RunAgain",
+    "Schedule",
     "SchedulePreview",
     "Selection",
     "Snooze",

@@ -28,7 +28,7 @@ def claimable(names: Sequence[str], now: datetime) -> dict[str, Any]:
         "name": OneOf(tuple(names)) if len(names) != 1 else names[0],
         "status": JobStatus.PENDING,
         "next_run_at": AtMost(now),
-        "claimed_by": None,
+        "claim.by": None,
     }
 
 
@@ -36,14 +36,14 @@ def past(job: Job) -> tuple[int, int, int, int, datetime | None]:
     """What happened to a job so far, in the values that `pins` compares. Jobs with equal values share a statement."""
     # The due date identifies the occurrence of a recurring job, and another one may be due since the look. (Node's
     # reschedule changes it without a new `rev`.)
-    due = None if job.repeat_interval is None else job.next_run_at
-    return job.attempts, job.fail_count, job.rescues, job.rev, due
+    due = None if job.schedule is None else job.next_run_at
+    return job.attempts, job.fail_count, job.rescues, job.internals.rev, due
 
 
 def pins(job: Job) -> dict[str, Any]:
     """The condition that a pending job is still as it was read, in everything that a run relies on."""
     *numbers, due = past(job)
-    names = ("attempts", "fail_count", "rescues", "rev")
+    names = ("attempts", "fail_count", "rescues", "internals.rev")
     pinned: dict[str, Any] = {
         name: value or OneOf((None, 0))
         for name, value in zip(names, numbers, strict=True)  # Absent means 0.
@@ -56,7 +56,8 @@ def pins(job: Job) -> dict[str, Any]:
 
 def is_too_late(job: Job, now: datetime) -> bool:
     """Whether this pending job must not start any more: its first run has not begun by its `start_by`."""
-    return job.start_by is not None and job.start_by <= now
+    start_by = job.limits.start_by
+    return start_by is not None and start_by <= now
 
 
 def in_time(jobs: Sequence[Job], now: datetime) -> dict[str, Any]:
@@ -64,4 +65,4 @@ def in_time(jobs: Sequence[Job], now: datetime) -> dict[str, Any]:
 
     So the claim of jobs without this option is the same command as ever.
     """
-    return {"start_by": AbsentOrAbove(now)} if any(job.start_by is not None for job in jobs) else {}
+    return {"limits.start_by": AbsentOrAbove(now)} if any(job.limits.start_by is not None for job in jobs) else {}

@@ -1,4 +1,8 @@
-"""A conditional write to a job, as a value: its guard, what it sets, and how it shrinks for a full document. Pure."""
+"""A conditional write to a job, as a value: its guard, what it sets, and how it shrinks for a full document. Pure.
+
+It names what it compares and writes by the attributes of a job ("status"), those of its parts by their paths
+("claim.token"). A part may also be set and cleared as a whole ("claim"). The codec in `store/` makes fields of these.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,8 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Final
 
-from .job import REQUIRED, Job
+from .job import REQUIRED, Job, kept_of, value_at
+from .job_parts import EMPTY, IN_PARTS
 
 _NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 
@@ -59,12 +64,13 @@ class Transition:
     """One conditional write.
 
     Attributes:
-        guard: The conditions, by field. The write repeats all of them.
-        set: Fields and their new values.
-        cleared: Fields that are removed.
-        added: Fields and the number to add to them; an absent field counts as 0.
-        copied: Fields and the other field of the job that each gets the value of, at the moment of the write; if the
-            job does not have that, the field is removed, unless a job must have it. What is cleared is copied before.
+        guard: The conditions, by attribute. The write repeats all of them.
+        set: Attributes and their new values. A part that is set as a whole takes the place of the one before.
+        cleared: Attributes and parts that are removed.
+        added: Attributes and the number to add to them; an absent one counts as 0.
+        copied: Attributes and the other attribute of the job that each gets the value of, at the moment of the write;
+            if the job does not have that, the attribute is removed, unless a job must have it. What is cleared is
+            copied before.
         otherwise: The write to make instead, if the guard failed because a cancellation was requested.
     """
 
@@ -76,18 +82,42 @@ class Transition:
     otherwise: Transition | None = None
 
 
+_REMOVED: Final = object()
+
+
 def applied(job: Job, transition: Transition) -> Job:
     """The job after the transition, as the database has it: the after-image of a write whose guard held."""
-    values = vars(job).copy()
+    changes: dict[str, Any] = {}
     for name, source in transition.copied.items():
-        if (value := getattr(job, source)) is not None or name not in REQUIRED:
-            values[name] = value
-    for name in transition.cleared:
-        values.pop(name, None)  # An absent field has its default.
+        if (value := value_at(job, source)) is not None or name not in REQUIRED:
+            changes[name] = value
+    changes.update(dict.fromkeys(transition.cleared, _REMOVED))
     for name, step in transition.added.items():
-        values[name] = getattr(job, name) + step
-    values.update(transition.set)
-    return Job.kept(values)
+        changes[name] = (value_at(job, name) if name in IN_PARTS else getattr(job, name)) + step
+    changes.update(transition.set)
+    values = vars(job).copy()
+    inside: dict[str, dict[str, Any]] = {}  # Only a few transitions change something inside of a part.
+    for name, value in changes.items():
+        if name in IN_PARTS:
+            part, own = IN_PARTS[name]
+            inside.setdefault(part, {})[own] = None if value is _REMOVED else value
+        elif value is _REMOVED:
+            values.pop(name, None)  # An absent attribute has its default.
+        else:
+            values[name] = value
+    for part, written in inside.items():
+        _change(values, part, written)
+    return kept_of(values)
+
+
+def _change(values: dict[str, Any], part: str, changes: Mapping[str, Any]) -> None:
+    """Change what is inside of a part. A part that has nothing any more is removed."""
+    before, empty = values.pop(part, None), EMPTY[part]
+    if before is None and not any(changes.values()):
+        return  # Most jobs have nothing of what is cleared.
+    after = replace(before or empty, **{name: changes[name] or getattr(empty, name) for name in changes})
+    if after != empty:
+        values[part] = after
 
 
 def is_borne_by(job: Job, transition: Transition) -> bool:
@@ -104,8 +134,8 @@ LIGHTEST: Final = 3
 SHORTEST_REASON: Final = 64
 """Bytes of `failReason` in the lightest write: then the end of a claim needs less room than the claim did."""
 
-# The fields that each step removes, the least important first. A field that the write itself sets stays, because it is
-# the purpose of the write; except the history of errors, which only accompanies a failure.
+# What each step removes, the least important first. What the write itself sets stays, because it is the purpose of the
+# write; except the history of errors, which only accompanies a failure.
 _GIVEN_UP: Final = (("errors",), ("progress",), ("result", "saved"))
 
 

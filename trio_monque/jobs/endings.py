@@ -33,7 +33,7 @@ class JobCancelledError(JobEndedError):
 
     def __init__(self, job: Job) -> None:
         # No run of it has failed as long as it has a `start_by`: then this is the reason of its end.
-        reason = "" if job.start_by is None or not job.fail_reason else f": {one_line(job.fail_reason)}"
+        reason = "" if job.limits.start_by is None or not job.fail_reason else f": {one_line(job.fail_reason)}"
         super().__init__(job, f"job {job} was cancelled{reason}")
 
 

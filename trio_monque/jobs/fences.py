@@ -25,6 +25,7 @@ from typing import Any, Final
 from bson import ObjectId
 
 from .job import Job, JobStatus
+from .job_parts import NO_CLAIM, JobClaim
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +55,20 @@ class ClaimStamp:
             heartbeat_interval=heartbeat_interval,
         )
 
+    def claim(self) -> JobClaim:
+        """The claim that it is, as long as nothing is renewed: the jobs of one cycle share it."""
+        return JobClaim(
+            by=self.claimed_by,
+            since=self.locked_at,
+            token=self.claim_token,
+            last_heartbeat=self.locked_at,
+            heartbeat_interval=self.heartbeat_interval,
+            # Written by the claim already, so that a renewal does not make the document larger. A document of almost
+            # 16 MiB would have no room for the field; then observers would see no renewal, and another instance would
+            # run the job beside its live run.
+            renewed_at=self.locked_at,
+        )
+
 
 # The second part of a claim token: says that the holder stores each renewal in `renewedAt` too. Tokens of older
 # releases do not have it.
@@ -70,24 +85,43 @@ def is_ours(job: Job) -> bool:
 
 
 def _has_token(job: Job, behind_the_prefix: str) -> bool:
-    if job.claimed_by is None or job.locked_at is None or job.claim_token is None:
+    claim = job.claim
+    if claim is None or claim.by is None or claim.since is None or claim.token is None:
         return False
-    return job.claim_token.startswith(_token_prefix(job.claimed_by, job.locked_at) + behind_the_prefix)
+    return claim.token.startswith(_token_prefix(claim.by, claim.since) + behind_the_prefix)
 
 
 def sign_of_life(job: Job) -> dict[str, datetime | None]:
-    """The field whose changes show an observer that the holder is alive, and its value."""
+    """What shows an observer by its changes that the holder is alive, and its value: one item."""
     # A Node process with the same instance id renews `last_heartbeat` of every claim under that id. By that field, the
     # claim of a dead instance of ours would look alive for ever.
+    claim = job.claim or NO_CLAIM
     if _has_token(job, _RENEWS_APART):
-        return {"renewed_at": job.renewed_at}
-    return {"last_heartbeat": job.last_heartbeat}
+        return {"claim.renewed_at": claim.renewed_at}
+    return {"claim.last_heartbeat": claim.last_heartbeat}
+
+
+def is_to_be_cancelled(job: Job) -> bool:
+    """Whether a caller requested that the current run be cancelled."""
+    return job.claim is not None and job.claim.cancel_requested_at is not None
+
+
+def claimed_at(job: Job) -> datetime:
+    """When the job was claimed, or last changed if its claim does not have that."""
+    return (job.claim or NO_CLAIM).since or job.updated_at
+
+
+def last_sign_of_life(job: Job) -> datetime | None:
+    """When the holder of the claim has shown last that it is alive; None if it never did."""
+    (moment,) = sign_of_life(job).values()
+    return moment
 
 
 def shares_its_id(job: Job) -> bool:
     """Whether another process renews this claim of ours, and so uses the instance id of its holder."""
     # The holder writes both fields in one command with one value: they differ only if another process wrote one.
-    return "renewed_at" in sign_of_life(job) and job.last_heartbeat != job.renewed_at
+    claim = job.claim or NO_CLAIM
+    return _has_token(job, _RENEWS_APART) and claim.last_heartbeat != claim.renewed_at
 
 
 ClaimId = tuple[ObjectId, str | None]
@@ -96,18 +130,7 @@ it, and have claimed the same job again."""
 
 
 def claim_id(job: Job) -> ClaimId:
-    return job.id, job.claim_token
-
-
-# A claim writes these fields, and every end of a claim clears them.
-CLAIM_FIELDS: Final = (
-    "claimed_by",
-    "locked_at",
-    "last_heartbeat",
-    "heartbeat_interval",
-    "claim_token",
-    "renewed_at",
-)
+    return job.id, None if job.claim is None else job.claim.token
 
 
 def fence(job: Job) -> dict[str, Any]:
@@ -117,11 +140,12 @@ def fence(job: Job) -> dict[str, Any]:
 
 def cycle_fence(job: Job) -> dict[str, Any]:
     """The fence of every job of the same claim cycle. The caller adds the ids."""
+    claim = job.claim or NO_CLAIM
     return {
         "status": JobStatus.PROCESSING,
-        "claimed_by": job.claimed_by,
-        "locked_at": job.locked_at,
-        "claim_token": job.claim_token,
+        "claim.by": claim.by,
+        "claim.since": claim.since,
+        "claim.token": claim.token,
     }
 
 
@@ -129,7 +153,7 @@ def stamp_fence(stamp: ClaimStamp) -> dict[str, Any]:
     """The fence of every job that a claim cycle took. The caller adds the ids, or does not know them."""
     return {
         "status": JobStatus.PROCESSING,
-        "claimed_by": stamp.claimed_by,
-        "locked_at": stamp.locked_at,
-        "claim_token": stamp.claim_token,
+        "claim.by": stamp.claimed_by,
+        "claim.since": stamp.locked_at,
+        "claim.token": stamp.claim_token,
     }

@@ -2,7 +2,7 @@
 
 The end of a job is one write, and the insert of the next job is another one: a kill may come between any two writes. So
 the debt is written before there is anything to lose. A claim by a worker with `then` also marks the job
-(`follow_up: True`). A marked job that has completed or failed *owes* a follow-up. So the one write that ends it is also
+(`followUp: true`). A marked job that has completed or failed *owes* a follow-up. So the one write that ends it is also
 the one that makes it owe: of its own run, of a rescuer that does not know the worker, or of Monque for Node.
 
 Any instance that knows the worker pays, and any number of them may try at once:
@@ -36,8 +36,9 @@ from typing import Any, Final
 from bson import ObjectId
 
 from .job import Job, JobStatus
+from .job_parts import FollowUp, FollowUpChosen, FollowUpOwed, FollowUpParked
 
-OWED: Final = True
+OWED: Final = FollowUpOwed()
 """The mark: a job that has ended with it owes a follow-up."""
 
 OWING: Final = (JobStatus.COMPLETED, JobStatus.FAILED)
@@ -49,7 +50,7 @@ HELD_UNTIL: Final = datetime(9999, 12, 31, tzinfo=UTC)
 
 def owes(job: Job) -> bool:
     """Whether the job has ended, and its follow-up is not chosen yet."""
-    return job.follow_up is OWED and job.status in OWING
+    return isinstance(job.follow_up, FollowUpOwed) and job.status in OWING
 
 
 def held_for(new: Job, parent: Job) -> Job:
@@ -58,13 +59,14 @@ def held_for(new: Job, parent: Job) -> Job:
         new,
         next_run_at=HELD_UNTIL,
         follows=parent.id,
-        follow_up={"attempt": parent.attempts, "due": new.next_run_at},
+        follow_up=FollowUpParked(attempt=parent.attempts, due=new.next_run_at),
     )
 
 
 def released(held: Job) -> Job:
     """The held job, as it is once it may be claimed."""
-    return replace(held, next_run_at=held.follow_up["due"], follow_up=None)
+    assert isinstance(held.follow_up, FollowUpParked)
+    return replace(held, next_run_at=held.follow_up.due, follow_up=None)
 
 
 class FateOfHeld(Enum):
@@ -75,7 +77,7 @@ class FateOfHeld(Enum):
     DELETE = auto()  # It was not chosen, and cannot be any more.
 
 
-def fate_of_held(held_id: ObjectId, attempt: Any, parent: tuple[int, Any] | None) -> FateOfHeld:
+def fate_of_held(held_id: ObjectId, attempt: Any, parent: tuple[int, FollowUp | None] | None) -> FateOfHeld:
     """Decide about a held job.
 
     Args:
@@ -87,8 +89,8 @@ def fate_of_held(held_id: ObjectId, attempt: Any, parent: tuple[int, Any] | None
     if parent is None:
         return FateOfHeld.DELETE
     attempts, mark = parent
-    if mark == held_id:
+    if mark == FollowUpChosen(held_id):
         return FateOfHeld.RELEASE
     # A choice asks for the mark and for this number of claims. Only a claim sets the mark, and each one adds to the
     # number: once one of the two is gone, no choice of this job succeeds any more.
-    return FateOfHeld.KEEP if mark is OWED and attempts == attempt else FateOfHeld.DELETE
+    return FateOfHeld.KEEP if mark == OWED and attempts == attempt else FateOfHeld.DELETE

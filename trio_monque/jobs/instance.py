@@ -12,6 +12,7 @@ from typing import Final
 from ..options_and_defaults import LONGEST_BEAT, SHORTEST_BEAT
 from .fences import is_ours, shares_its_id
 from .job import Job
+from .job_parts import NO_CLAIM
 
 LIVE_FOR_BEATS: Final = 2
 """An instance, or the holder of a job, counts as alive for this number of heartbeat intervals after its last one."""
@@ -76,7 +77,8 @@ def is_of_a_stranger(job: Job, now: datetime) -> bool:
     """Whether this claim proves that another live process, such as Monque for Node, uses its holder's instance id."""
     if is_ours(job):
         return shares_its_id(job)
-    return job.last_heartbeat is not None and is_alive(job.last_heartbeat, job.heartbeat_interval, now)
+    claim = job.claim or NO_CLAIM
+    return claim.last_heartbeat is not None and is_alive(claim.last_heartbeat, claim.heartbeat_interval, now)
 
 
 def evidence_of(job: Job) -> str:

@@ -28,7 +28,8 @@ from ..checks import check_count, check_seconds, check_whole, checked_moment
 from ..error_types import InvalidCronError, InvalidJobIdentifierError, InvalidOptionError
 from .cron import check_timezone, next_occurrence, normalised
 from .enqueued import ON_CONFLICT, OnConflict
-from .job import Job
+from .job import Job, made_of
+from .job_parts import JobLimits, Schedule
 from .meta import NO_META
 from .run_again import debounced_until
 from .stored_value_limits import TypedWorker, takes_data
@@ -276,21 +277,24 @@ def _made(new: NewJob, job_id: ObjectId, now: datetime) -> Job:
         values["unique_key"] = new.unique_key
     if new.on_conflict == "debounce":
         values["debounced_since"] = now
+    limits: dict[str, Any] = {}
     if new.start_by is not None:
-        values["start_by"] = start_by = checked_moment("start_by", new.start_by)
+        limits["start_by"] = start_by = checked_moment("start_by", new.start_by)
         if new.delay and start_by <= values["next_run_at"]:
             due = values["next_run_at"].isoformat(timespec="milliseconds")
             problem = f"must be later than {due}, when its delay is over: the job could never start"
             raise InvalidOptionError("start_by", new.start_by, problem)
     if new.max_attempts is not None:
-        values["max_attempts"] = new.max_attempts
+        limits["max_attempts"] = new.max_attempts
     if new.max_rescues is not None:
-        values["max_rescues"] = new.max_rescues
+        limits["max_rescues"] = new.max_rescues
     if new.timeout is not None:
-        values["timeout"] = float(new.timeout)
+        limits["timeout"] = float(new.timeout)
+    if limits:
+        values["limits"] = JobLimits(**limits)
     if new.meta:
         values["meta"] = new.meta
-    return Job.of(values)
+    return made_of(values)
 
 
 def _recurring(new: NewSchedule, job_id: ObjectId, now: datetime) -> Job:
@@ -303,12 +307,14 @@ def _recurring(new: NewSchedule, job_id: ObjectId, now: datetime) -> Job:
         next_run_at=next_occurrence(fields, timezone, now),
         created_at=now,
         updated_at=now,
-        repeat_interval=fields,
         unique_key=new.unique_key,
         # A default is not stored.
-        timezone=None if timezone == "UTC" else timezone,
-        on_exhausted=None if new.on_exhausted == "continue" else new.on_exhausted,
-        schedule_version=new.version,
+        schedule=Schedule(
+            cron=fields,
+            timezone=None if timezone == "UTC" else timezone,
+            version=new.version,
+            on_exhausted=None if new.on_exhausted == "continue" else new.on_exhausted,
+        ),
         meta=new.meta or NO_META,
     )
 

@@ -34,9 +34,10 @@ from . import transitions
 from .conditional_write import OneOf, Transition
 from .cron import next_occurrence
 from .error_history import failure_of
-from .fences import is_ours, sign_of_life
+from .fences import claimed_at, is_ours, sign_of_life
 from .instance import clamped
 from .job import Job, deaths_of
+from .job_parts import NO_CLAIM
 from .verdicts import Discard
 
 _SECOND: Final = timedelta(seconds=1)
@@ -85,12 +86,13 @@ class RescuePolicy:
 
 def mark_of(job: Job) -> Hashable:
     """Identifies the claim and the last sign of life of its holder: any renewal changes it."""
-    return (job.claimed_by, job.locked_at, job.claim_token, *sign_of_life(job).values())
+    claim = job.claim or NO_CLAIM
+    return (claim.by, claim.since, claim.token, *sign_of_life(job).values())
 
 
 def lease_of(job: Job) -> float:
     """The lease in seconds: three heartbeat intervals of the document, clamped to the range that ours may have."""
-    return LEASE_IN_BEATS * clamped(job.heartbeat_interval)
+    return LEASE_IN_BEATS * clamped((job.claim or NO_CLAIM).heartbeat_interval)
 
 
 def protected_for(job: Job, now: datetime, lock_timeout: float | None) -> float:
@@ -103,8 +105,7 @@ def protected_for(job: Job, now: datetime, lock_timeout: float | None) -> float:
     # Age protects a claim of another library, because its holder may stop the heartbeat before it drains.
     if lock_timeout is None:
         return math.inf
-    claimed_at = job.updated_at if job.locked_at is None else job.locked_at
-    left = lock_timeout - (now - claimed_at) / _SECOND
+    left = lock_timeout - (now - claimed_at(job)) / _SECOND
     # A date centuries ahead is a mistake of another program. A timer set to it would overflow.
     return left if left <= LARGEST_NUMBER else math.inf
 
@@ -116,7 +117,8 @@ def is_stale(job: Job, now: datetime) -> bool:
     """
     if is_ours(job):
         return False  # Judged by observation alone: the clocks of two machines are never compared.
-    return job.last_heartbeat is None or (now - job.last_heartbeat) / _SECOND > lease_of(job)
+    last = (job.claim or NO_CLAIM).last_heartbeat
+    return last is None or (now - last) / _SECOND > lease_of(job)
 
 
 # --- What happens to the job ---
@@ -140,7 +142,7 @@ def decide_rescue(job: Job, now: datetime, policy: RescuePolicy) -> Rescue:
     # A death is not a failure: with `max_attempts=1`, a killed process would fail a job whose handler may never have
     # started.
     deaths = deaths_of(job) + 1
-    if deaths > (policy.max_rescues if job.max_rescues is None else job.max_rescues):
+    if deaths > (policy.max_rescues if job.limits.max_rescues is None else job.limits.max_rescues):
         return _given_up(job, now, DiedTooOftenError(deaths), policy)
     # After the first death, due as before: it keeps its place in the queue. Most deaths have another cause than the
     # job.
@@ -152,9 +154,9 @@ def decide_rescue(job: Job, now: datetime, policy: RescuePolicy) -> Rescue:
 
 
 def _given_up(job: Job, now: datetime, error: BaseException, policy: RescuePolicy) -> Rescue:
-    if job.repeat_interval is not None and job.on_exhausted != "fail":
+    if job.schedule is not None and job.schedule.on_exhausted != "fail":
         try:
-            following = next_occurrence(job.repeat_interval, job.timezone, now)
+            following = next_occurrence(job.schedule.cron, job.schedule.timezone, now)
         except UnknownTimeZoneError:
             # Another machine knows it, and gives the occurrence up: no reason to end the schedule here.
             deaths = deaths_of(job) + 1
@@ -167,6 +169,6 @@ def _given_up(job: Job, now: datetime, error: BaseException, policy: RescuePolic
             failure = failure_of(error, job, now)
             return Rescue(transitions.go_on_after_deaths(job, now, following, failure), error)
     failure = failure_of(error, job, now)
-    if job.again is not None and job.repeat_interval is None:
+    if job.again is not None and job.schedule is None:
         return Rescue(transitions.run_again_after_deaths(job, now, failure), error)
     return Rescue(transitions.give_up(job, now, failure), error)

@@ -95,7 +95,7 @@ def decide(job: Job, verdict: Verdict, now: datetime, policy: RetryPolicy) -> Tr
     match verdict:
         case CutShort(has_begun):
             return transitions.release(job, now, has_begun=has_begun)
-        case Succeeded(result) if job.repeat_interval is None:
+        case Succeeded(result) if job.schedule is None:
             if job.again is not None:
                 return transitions.run_again(job, now, result=result)
             return transitions.complete(job, now, result)
@@ -113,7 +113,7 @@ def _after_failure(
     job: Job, now: datetime, error: BaseException, after: float | None, policy: RetryPolicy
 ) -> Transition:
     failures = job.fail_count + 1
-    max_attempts = policy.max_attempts if job.max_attempts is None else job.max_attempts
+    max_attempts = policy.max_attempts if job.limits.max_attempts is None else job.limits.max_attempts
     if failures >= max_attempts:  # With `max_attempts` 0 or 1, the first failure is the last.
         return _give_up(job, now, error, policy.error_text)
     delay = policy.delay(failures, error) if after is None else max(SHORTEST, after)
@@ -123,14 +123,14 @@ def _after_failure(
 
 def _give_up(job: Job, now: datetime, error: BaseException, kept: ErrorText) -> Transition:
     # One bad day must not end a schedule unnoticed: it goes on, unless it was declared with on_exhausted="fail".
-    if job.repeat_interval is not None and job.on_exhausted != "fail":
+    if job.schedule is not None and job.schedule.on_exhausted != "fail":
         return _next_occurrence(job, now, kept, error)
     return failed_for_good(job, now, failure_of(error, job, now, kept))
 
 
 def failed_for_good(job: Job, now: datetime, failure: Failure) -> Transition:
     """The transition after the last failure of the data that the job has: newer ones may have been left in it."""
-    if job.again is not None and job.repeat_interval is None:
+    if job.again is not None and job.schedule is None:
         return transitions.run_again(job, now, failure)
     return transitions.fail(job, now, failure)
 
@@ -138,9 +138,9 @@ def failed_for_good(job: Job, now: datetime, failure: Failure) -> Transition:
 def _next_occurrence(
     job: Job, now: datetime, kept: ErrorText, error: BaseException | None = None, result: Any = None
 ) -> Transition:
-    assert job.repeat_interval is not None
+    assert job.schedule is not None
     try:
-        following = next_occurrence(job.repeat_interval, job.timezone, now)
+        following = next_occurrence(job.schedule.cron, job.schedule.timezone, now)
     except UnknownTimeZoneError:
         raise  # Another machine knows it: no reason to end the schedule.
     except InvalidCronError as invalid:
@@ -158,7 +158,8 @@ def _schedule_ended(invalid: InvalidCronError, error: BaseException | None, kept
 def ambiguous_schedule(job: Job, verdict: Verdict, field: str, kept: ErrorText = EVERYTHING) -> ScheduleEndedError:
     """The error of a job whose document has a field of its schedule twice: it is unknown which one is meant."""
     error = verdict.error if isinstance(verdict, Failed | Discarded) else None
-    invalid = InvalidCronError(job.repeat_interval, f"the document has two fields called {field}")
+    cron = None if job.schedule is None else job.schedule.cron
+    invalid = InvalidCronError(cron, f"the document has two fields called {field}")
     ended = _schedule_ended(invalid, error, kept)
     ended.__cause__ = error
     return ended

@@ -18,25 +18,22 @@ from typing import Any, Final
 
 from .job import Job
 
-AGAIN: Final = ("again", "again_data", "again_at", "again_start_by", "again_since")
-"""The end of the job clears these fields."""
-
 
 def unless_asked_again(job: Job) -> dict[str, Any]:
     """The condition of an end after which the job runs no more: no call wants another run."""
     # Only a one-off job with a unique key can be replaced. All others end with the same statement as ever.
-    return {} if job.unique_key is None or job.repeat_interval is not None else {"again": None}
+    return {} if job.unique_key is None or job.schedule is not None else {"again.call": None}
 
 
 COPIED: Final = MappingProxyType(
     {
-        "data": "again_data",
-        "next_run_at": "again_at",
-        "start_by": "again_start_by",
-        "debounced_since": "again_since",
+        "data": "again.data",
+        "next_run_at": "again.next_run_at",
+        "limits.start_by": "again.start_by",
+        "debounced_since": "again.debounced_since",
     }
 )
-"""What the next run gets, and from which field: by the server, so that the last call counts.
+"""What the next run gets, and from where: by the server, so that the last call counts.
 
 If the end wrote the values that it has read, each further call would make it read once more. Under steady calls, it
 would never be written.

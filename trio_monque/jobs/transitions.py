@@ -12,21 +12,21 @@ the second write matches nothing. Each condition closes one race:
   Then B's claim arrives: the job is pending again. Without `next_run_at` in the guard, B would run it a day early.
 - The fence, in every write under a claim. A is suspended for longer than its lease, B rescues the job and runs it, A
   wakes up and writes its result. Without the fence, A would end B's run, and B's result would be lost.
-- `cancel_requested_at: None`, in every end but the completion of a one-off job. A caller requests a cancellation just
-  before the run fails. Every end clears the request together with the claim. Without the condition, the retry would
-  drop the request unseen, and the job would run again. With it, the guard fails, and `otherwise` cancels the job.
-- `repeat_interval` and `timezone`, where a schedule moves on or ends. The holder computes the next occurrence from its
-  copy; meanwhile a deployment declares another cron expression. Without them, the job would wait for a date of the old
-  schedule, perhaps for a year. A completion asks for the absence of a schedule: otherwise a schedule that was declared
-  during the run of a one-off job would end with that run.
-- `on_exhausted`, where a schedule ends. A deployment changes it to "continue" during the last attempt. Without it, the
-  schedule would stop for good.
-- `again`, in every end of a job with a unique key after which it runs no more. A caller replaces the data of the
+- `claim.cancel_requested_at: None`, in every end but the completion of a one-off job. A caller requests a cancellation
+  just before the run fails. Every end clears the request together with the claim. Without the condition, the retry
+  would drop the request unseen, and the job would run again. With it, the guard fails, and `otherwise` cancels the job.
+- `schedule.cron` and `schedule.timezone`, where a schedule moves on or ends. The holder computes the next occurrence
+  from its copy; meanwhile a deployment declares another cron expression. Without them, the job would wait for a date of
+  the old schedule, perhaps for a year. A completion asks for the absence of a schedule: otherwise a schedule that was
+  declared during the run of a one-off job would end with that run.
+- `schedule.on_exhausted`, where a schedule ends. A deployment changes it to "continue" during the last attempt. Without
+  it, the schedule would stop for good.
+- `again.call`, in every end of a job with a unique key after which it runs no more. A caller replaces the data of the
   running job, which then runs once more with them; see `run_again.py`. Without it, the end would drop the newer data.
 - The sign of life and `rescues`, in a rescue. An observer saw no renewal for a whole lease, the holder renews the
   claim, then the rescue arrives. Without the sign of life, a job with a live run would run a second time beside it.
-- `rev`, in changes of a job's content. Two deployments read the same job and each change it. Without it, the second
-  write would silently undo the first. A claim pins `rev` too, so no run starts with data that were replaced since.
+- `internals.rev`, in changes of a job's content. Two deployments read the same job and each change it. Without it, the
+  second write would silently undo the first. A claim pins it too, so no run starts with data that were replaced since.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ from bson import ObjectId
 from .claimable import claimable, pins
 from .conditional_write import OneOf, Transition
 from .error_history import Failure
-from .fences import CLAIM_FIELDS, ClaimStamp, cycle_fence, fence, is_ours, sign_of_life, stamp_fence
+from .fences import ClaimStamp, cycle_fence, fence, is_ours, sign_of_life, stamp_fence
 from .follow_ups import OWED
 from .job import OF_ONE_OCCURRENCE, Job, JobStatus, deaths_of, occurrence_of, resumed
-from .run_again import AGAIN, COPIED, unless_asked_again
+from .run_again import COPIED, unless_asked_again
 
 _NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 
@@ -90,10 +90,6 @@ TABLE: Final = (
 """All changes of a job's status, and the changes that keep it. A job can be deleted in any status."""
 
 
-# Every end of a claim clears these: the claim, and a request to cancel, which was meant for that claim only.
-_ENDED: Final = (*CLAIM_FIELDS, "cancel_requested_at")
-
-
 # The claim writes the mark, so that every end makes the job owe a follow-up, also the end that an instance writes that
 # does not know the worker. No end needs another field for it.
 _FOLLOWED: Final[Mapping[str, Any]] = MappingProxyType({"follow_up": OWED})
@@ -118,21 +114,13 @@ def claim(
         guard={**claimable(names, now), **pinned},
         set={
             "status": JobStatus.PROCESSING,
-            "claimed_by": stamp.claimed_by,
-            "locked_at": stamp.locked_at,
-            "last_heartbeat": stamp.locked_at,
-            # Written by the claim already, so that a renewal does not make the document larger. A document of almost
-            # 16 MiB would have no room for the field; then observers would see no renewal, and another instance would
-            # run the job beside its live run.
-            "renewed_at": stamp.locked_at,
-            "heartbeat_interval": stamp.heartbeat_interval,
-            "claim_token": stamp.claim_token,
+            # As a whole: it takes the place of what an older release and Node leave of a claim, such as a request to
+            # cancel, which was not meant for this one.
+            "claim": stamp.claim(),
             "updated_at": stamp.locked_at,
             **(_FOLLOWED if followed else _NOTHING),
         },
         added={"attempts": 1},
-        # An older release and Node end claims of ours without clearing the request. It was not meant for this claim.
-        cleared=("cancel_requested_at",),
     )
 
 
@@ -143,7 +131,7 @@ def set_aside(job: Job, now: datetime, reason: str) -> Transition:
     """pending -> failed: the server refuses every claim on the job. There was no attempt, so no failure is counted."""
     return Transition(
         # Pinned like a claim: a job that changed since the refusal may be claimable now.
-        guard={"id": job.id, "status": PENDING, "claimed_by": None, **pins(job)},
+        guard={"id": job.id, "status": PENDING, "claim.by": None, **pins(job)},
         set={"status": FAILED, "fail_reason": reason, "updated_at": now},
     )
 
@@ -153,24 +141,26 @@ def set_aside(job: Job, now: datetime, reason: str) -> Transition:
 
 def end_unstarted(job: Job, now: datetime) -> Transition:
     """pending -> cancelled: no run began by the job's `start_by`. `fail_reason` has that as the reason."""
-    assert job.start_by is not None
+    start_by = job.limits.start_by
+    assert start_by is not None
     return Transition(
         # Either this or a claim wins: both ask for a pending job without an owner. `start_by` is in the guard because a
         # caller may have put the job back without its limit since it was read; `rev` and the numbers, because it may
         # have run meanwhile.
-        guard={"id": job.id, "status": PENDING, "claimed_by": None, **pins(job), "start_by": job.start_by},
+        guard={"id": job.id, "status": PENDING, "claim.by": None, **pins(job), "limits.start_by": start_by},
         set={
             "status": CANCELLED,
-            "fail_reason": f"start_by: not started by {job.start_by.isoformat(timespec='milliseconds')}",
+            "fail_reason": f"start_by: not started by {start_by.isoformat(timespec='milliseconds')}",
             "updated_at": now,
         },
     )
 
 
 def _started(job: Job) -> tuple[str, ...]:
-    """The fields that are removed when a job whose run had begun is pending again: those about its first run."""
+    """What is removed when a job whose run had begun is pending again: what is about its first run."""
     # Only of jobs that have one: all others are written as ever.
-    return tuple(name for name in ("start_by", "debounced_since") if getattr(job, name) is not None)
+    about = {"limits.start_by": job.limits.start_by, "debounced_since": job.debounced_since}
+    return tuple(name for name, value in about.items() if value is not None)
 
 
 # --- The ends of a claim: all under the fence ---
@@ -178,14 +168,21 @@ def _started(job: Job) -> tuple[str, ...]:
 
 def _ended(job: Job, now: datetime) -> dict[str, Any]:
     """What every counted end of a run writes."""
-    return {"updated_at": now, "started_at": job.locked_at, "finished_at": now}
+    return {"updated_at": now, "started_at": None if job.claim is None else job.claim.since, "finished_at": now}
 
 
 def _unless_cancelled(job: Job) -> dict[str, Any]:
     """The fence, and that no cancellation was requested."""
     # Every end clears the request together with the claim. Without this condition, a retry that is written just after
     # the request would drop it unseen, and the job would run again.
-    return {**fence(job), "cancel_requested_at": None}
+    return {**fence(job), "claim.cancel_requested_at": None}
+
+
+def _same_schedule(job: Job, *names: str) -> dict[str, Any]:
+    """That these attributes of the schedule are as they were read; or that there still is none."""
+    if job.schedule is None:
+        return {"schedule.cron": None}
+    return {f"schedule.{name}": getattr(job.schedule, name) for name in names}
 
 
 def complete(job: Job, now: datetime, result: Any = None) -> Transition:
@@ -204,9 +201,9 @@ def _completion(job: Job, now: datetime, fenced: Mapping[str, Any], stored: Mapp
         # It must still be a one-off job: a caller may have declared a schedule over it while it ran, and that schedule
         # would end with this run.
         # And no call may have left newer data in it.
-        guard={**fenced, "repeat_interval": None, **unless_asked_again(job)},
+        guard={**fenced, "schedule.cron": None, **unless_asked_again(job)},
         set={"status": COMPLETED, **_ended(job, now), **stored},
-        cleared=(*_ENDED, "fail_reason", "rescues", "saved"),
+        cleared=("claim", "fail_reason", "rescues", "saved"),
     )
 
 
@@ -217,7 +214,7 @@ def unless_cancelled(job: Job, now: datetime, ending: Transition) -> Transition:
     """
     return replace(
         ending,
-        guard={**ending.guard, "cancel_requested_at": None},
+        guard={**ending.guard, "claim.cancel_requested_at": None},
         otherwise=ending.otherwise or cancel_claimed(job, now),
     )
 
@@ -229,7 +226,7 @@ def run_again(job: Job, now: datetime, failure: Failure | None = None, result: A
     """
     return Transition(
         # Not what was left in it: more calls may follow until this is written, and the server copies what is there.
-        guard={**_unless_cancelled(job), "repeat_interval": None},
+        guard={**_unless_cancelled(job), "schedule.cron": None},
         copied=COPIED,
         set={
             "status": PENDING,
@@ -238,8 +235,8 @@ def run_again(job: Job, now: datetime, failure: Failure | None = None, result: A
             **({} if failure is None else failure.written(job)),
             **({} if result is None else {"result": result}),
         },
-        added={"rev": 1},
-        cleared=(*_ENDED, "rescues", "saved", *AGAIN, *(("fail_reason",) if failure is None else ())),
+        added={"internals.rev": 1},
+        cleared=("claim", "rescues", "saved", "again", *(("fail_reason",) if failure is None else ())),
         otherwise=cancel_claimed(job, now),
     )
 
@@ -254,7 +251,7 @@ def go_on(
     return Transition(
         # The schedule from which `next_run_at` was computed. A deployment may declare another one while the job runs,
         # and the job would wait for a date of the old one, perhaps for a year.
-        guard={**_unless_cancelled(job), "repeat_interval": job.repeat_interval, "timezone": job.timezone},
+        guard={**_unless_cancelled(job), **_same_schedule(job, "cron", "timezone")},
         set={
             "status": PENDING,
             "next_run_at": next_run_at,
@@ -264,7 +261,7 @@ def go_on(
             **({} if result is None else {"result": result}),
         },
         # The handler saved its checkpoint for another attempt at this occurrence.
-        cleared=(*_ENDED, "rescues", *OF_ONE_OCCURRENCE, *(("fail_reason",) if failure is None else ())),
+        cleared=("claim", "rescues", *OF_ONE_OCCURRENCE, *(("fail_reason",) if failure is None else ())),
         otherwise=cancel_claimed(job, now),
     )
 
@@ -282,7 +279,7 @@ def retry(job: Job, now: datetime, failure: Failure, next_run_at: datetime) -> T
         },
         added={"fail_count": 1},
         # The count of deaths in a row ends with a run that the process survived.
-        cleared=(*_ENDED, "rescues", *_started(job)),
+        cleared=("claim", "rescues", *_started(job)),
         otherwise=cancel_claimed(job, now),
     )
 
@@ -292,7 +289,7 @@ def snooze(job: Job, now: datetime, next_run_at: datetime) -> Transition:
     return Transition(
         guard=_unless_cancelled(job),
         set={"status": PENDING, "next_run_at": next_run_at, **_ended(job, now), **resumed(job, next_run_at)},
-        cleared=(*_ENDED, "rescues", *_started(job)),
+        cleared=("claim", "rescues", *_started(job)),
         otherwise=cancel_claimed(job, now),
     )
 
@@ -304,14 +301,12 @@ def fail(job: Job, now: datetime, failure: Failure) -> Transition:
         # last attempt, the schedule must not stop for good.
         guard={
             **_unless_cancelled(job),
-            "repeat_interval": job.repeat_interval,
-            "timezone": job.timezone,
-            "on_exhausted": job.on_exhausted,
+            **_same_schedule(job, "cron", "timezone", "on_exhausted"),
             **unless_asked_again(job),
         },
         set={"status": FAILED, **_ended(job, now), **failure.written(job)},
         added={"fail_count": 1},
-        cleared=(*_ENDED, "rescues"),
+        cleared=("claim", "rescues"),
         otherwise=cancel_claimed(job, now),
     )
 
@@ -322,7 +317,7 @@ def release(job: Job, now: datetime, *, has_begun: bool = False) -> Transition:
         guard=_unless_cancelled(job),
         set={"status": PENDING, "updated_at": now},
         # A run that was cut short at a shutdown had begun, and must be repeated however late it is.
-        cleared=(*_ENDED, *_started(job)) if has_begun else _ENDED,
+        cleared=("claim", *_started(job)) if has_begun else ("claim",),
         otherwise=cancel_claimed(job, now),
     )
 
@@ -330,9 +325,9 @@ def release(job: Job, now: datetime, *, has_begun: bool = False) -> Transition:
 def release_all(stamp: ClaimStamp, now: datetime) -> Transition:
     """processing -> pending for every job that one claim cycle took: used when the answer to its claim was lost."""
     return Transition(
-        guard={**stamp_fence(stamp), "cancel_requested_at": None},
+        guard={**stamp_fence(stamp), "claim.cancel_requested_at": None},
         set={"status": PENDING, "updated_at": now},
-        cleared=_ENDED,
+        cleared=("claim",),
     )
 
 
@@ -346,11 +341,11 @@ def rescue(job: Job, now: datetime, next_run_at: datetime) -> Transition:
             "next_run_at": next_run_at,
             "updated_at": now,
             "rescues": deaths_of(job) + 1,
-            "resumes_at": next_run_at,  # In a one-off job too: Node may fail an attempt in between.
+            "internals.resumes_at": next_run_at,  # In a one-off job too: Node may fail an attempt in between.
             **resumed(job, next_run_at),
         },
         # Nothing shows whether the dead instance had begun the run: at least once goes before the limit.
-        cleared=(*_ENDED, *_started(job)),
+        cleared=("claim", *_started(job)),
     )
     return _of_the_dead(job, now, rescued)
 
@@ -360,13 +355,11 @@ def give_up(job: Job, now: datetime, failure: Failure) -> Transition:
     given_up = Transition(
         guard={
             **fence(job),
-            "repeat_interval": job.repeat_interval,
-            "timezone": job.timezone,
-            "on_exhausted": job.on_exhausted,
+            **_same_schedule(job, "cron", "timezone", "on_exhausted"),
             **unless_asked_again(job),
         },
         set={"status": FAILED, **_ended(job, now), **failure.written(job)},
-        cleared=(*_ENDED, "rescues"),
+        cleared=("claim", "rescues"),
     )
     return _of_the_dead(job, now, given_up)
 
@@ -385,14 +378,14 @@ def _of_the_dead(job: Job, now: datetime, ending: Transition) -> Transition:
     """The ending, as an observer may write it in place of the holder. `job` is the job as it was observed."""
     # If the holder renews the claim just before this write arrives, the claim is alive, and the write matches nothing.
     unmoved = sign_of_life(job)
-    guard = {name: one for name, one in ending.guard.items() if name != "cancel_requested_at"}
+    guard = {name: one for name, one in ending.guard.items() if name != "claim.cancel_requested_at"}
     if not is_ours(job):
         # Another library does not read requests: this one is left over from an earlier claim of ours, and is ignored.
         return replace(ending, guard={**guard, **unmoved}, otherwise=None)
     cancelled = cancel_claimed(job, now)
     return replace(
         ending,
-        guard={**guard, "cancel_requested_at": None, **unmoved},
+        guard={**guard, "claim.cancel_requested_at": None, **unmoved},
         otherwise=replace(cancelled, guard={**cancelled.guard, **unmoved}),
     )
 
@@ -402,7 +395,7 @@ def cancel_claimed(job: Job, now: datetime) -> Transition:
     return Transition(
         guard=fence(job),
         set={"status": CANCELLED, **_ended(job, now)},
-        cleared=(*_ENDED, "rescues", *AGAIN),
+        cleared=("claim", "rescues", "again"),
     )
 
 
@@ -414,14 +407,14 @@ def report(job: Job, now: datetime, **reported: Any) -> Transition:
     # A checkpoint of one occurrence must not be used in the next one, whose work it does not describe.
     occurrence = occurrence_of(job)
     if "saved" in reported and occurrence is not None:
-        reported["saved_for"] = occurrence
+        reported["internals.saved_for"] = occurrence
     return Transition(guard=fence(job), set={**reported, "updated_at": now})
 
 
 def request_cancel(job: Job, now: datetime) -> Transition:
     """Asks the holder of a claim of ours to cancel its run."""
     # Under the fence: if Node has claimed the job meanwhile, it would not read the request.
-    return Transition(guard=_unless_cancelled(job), set={"cancel_requested_at": now, "updated_at": now})
+    return Transition(guard=_unless_cancelled(job), set={"claim.cancel_requested_at": now, "updated_at": now})
 
 
 # --- On request of a caller ---
@@ -433,25 +426,27 @@ def cancel_pending(job_id: ObjectId, now: datetime) -> Transition:
         guard={"id": job_id, "status": PENDING},
         set={"status": CANCELLED, "updated_at": now},
         # A job that is tried again may have them.
-        cleared=AGAIN,
+        cleared=("again",),
     )
 
 
 def run_after_end(job: Job, now: datetime) -> Transition:
     """completed or failed -> pending, with the data that were left in it: its end did not see them."""
+    assert job.again is not None
     return Transition(
         # A caller may retry or delete the ended job at the same moment.
-        guard={"id": job.id, "status": job.status, "again": job.again, "repeat_interval": None},
+        guard={"id": job.id, "status": job.status, "again.call": job.again.call, "schedule.cron": None},
         copied=COPIED,
         set={"status": PENDING, "fail_count": 0, "updated_at": now},
-        added={"rev": 1},
-        cleared=(*_ENDED, "fail_reason", "rescues", "saved", *AGAIN),
+        added={"internals.rev": 1},
+        cleared=("claim", "fail_reason", "rescues", "saved", "again"),
     )
 
 
 def drop_again(job: Job, now: datetime) -> Transition:
     """Forget what was left in an ended job: another job has its key now."""
-    return Transition(guard={"id": job.id, "again": job.again}, set={"updated_at": now}, cleared=AGAIN)
+    assert job.again is not None
+    return Transition(guard={"id": job.id, "again.call": job.again.call}, set={"updated_at": now}, cleared=("again",))
 
 
 def retry_again(job_id: ObjectId, now: datetime) -> Transition:
@@ -460,8 +455,8 @@ def retry_again(job_id: ObjectId, now: datetime) -> Transition:
         guard={"id": job_id, "status": OneOf((FAILED, CANCELLED))},
         set={"status": PENDING, "fail_count": 0, "next_run_at": now, "updated_at": now},
         # The limit too: the caller wants it to run now.
-        cleared=(*_ENDED, "fail_reason", "rescues", "start_by"),
-        added={"rev": 1},
+        cleared=("claim", "fail_reason", "rescues", "limits.start_by"),
+        added={"internals.rev": 1},
     )
 
 
@@ -471,7 +466,7 @@ def reschedule(job_id: ObjectId, now: datetime, next_run_at: datetime) -> Transi
         guard={"id": job_id, "status": PENDING},
         set={"next_run_at": next_run_at, "updated_at": now},
         # The guard of a claim has the due date already. `rev` makes copies stale that were read with the old date.
-        added={"rev": 1},
+        added={"internals.rev": 1},
     )
 
 
@@ -480,20 +475,20 @@ def update_pending(job: Job, now: datetime, next_run_at: datetime, **content: An
     return Transition(
         # Two deployments may read the same job and each change it. The second write must not silently undo the first,
         # so it matches nothing. The new `rev` also makes the copies stale that a look has read for a claim.
-        guard={"id": job.id, "status": PENDING, "rev": job.rev or OneOf((None, 0))},
+        guard={"id": job.id, "status": PENDING, "internals.rev": job.internals.rev or OneOf((None, 0))},
         set={"next_run_at": next_run_at, "updated_at": now, **_present(content)},
         cleared=_absent(content),
-        added={"rev": 1},
+        added={"internals.rev": 1},
     )
 
 
 def update_claimed(job: Job, now: datetime, **content: Any) -> Transition:
     """Changes the content of a running job from its next occurrence on: the run keeps its copy and its claim."""
     return Transition(
-        guard={"id": job.id, "status": PROCESSING, "rev": job.rev or OneOf((None, 0))},
+        guard={"id": job.id, "status": PROCESSING, "internals.rev": job.internals.rev or OneOf((None, 0))},
         set={"updated_at": now, **_present(content)},
         cleared=_absent(content),
-        added={"rev": 1},
+        added={"internals.rev": 1},
     )
 
 

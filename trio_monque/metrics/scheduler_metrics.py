@@ -87,11 +87,12 @@ class SchedulerMetrics(Metrics):
 
     def _started(self, job: Job) -> None:
         # By the dates of the claim, and not by the time of this call: a listener may be called late.
-        if job.locked_at is None:
+        claimed_at = None if job.claim is None else job.claim.since
+        if claimed_at is None:
             return
-        self._lags.observe(job.name, max(0.0, (job.locked_at - job.next_run_at).total_seconds()))
-        if job.attempts <= 1 and job.repeat_interval is None:
-            self._waits.observe(job.name, max(0.0, (job.locked_at - job.created_at).total_seconds()))
+        self._lags.observe(job.name, max(0.0, (claimed_at - job.next_run_at).total_seconds()))
+        if job.attempts <= 1 and job.schedule is None:
+            self._waits.observe(job.name, max(0.0, (claimed_at - job.created_at).total_seconds()))
 
     def samples(self) -> Iterator[Sample]:
         numbers, label_of = self._scheduler.statistics(), self._names.label_of

@@ -268,7 +268,7 @@ class JobReporter(Reporter[Job, JobSettlement, Rescued, SchedulerReport]):
         reason = kept_reason(error, policy.error_text)
         cause = _shown_cause(error, policy)
         # A retry leaves a recurring job with its failures; only the step to the next occurrence sets them to 0.
-        exhausted = job.repeat_interval is not None and will_retry(job) and job.fail_count == 0
+        exhausted = job.schedule is not None and will_retry(job) and job.fail_count == 0
         if exhausted:
             logger.error(
                 "job %s used up its retries; its schedule continues at %s: %s",
@@ -293,7 +293,7 @@ class JobReporter(Reporter[Job, JobSettlement, Rescued, SchedulerReport]):
                 "job %s failed (failure %d of %d); retrying at %s: %s",
                 job,
                 job.fail_count,
-                policy.max_attempts if job.max_attempts is None else job.max_attempts,
+                policy.max_attempts if job.limits.max_attempts is None else job.limits.max_attempts,
                 job.next_run_at,
                 reason,
                 extra=log_extra(job),

@@ -20,7 +20,7 @@ from ..client.enqueue import draft_of
 from ..engine.progress import Progress
 from ..error_types import InvalidOptionError, InvalidPayloadError, MonqueConnectionError
 from ..jobs.follow_ups import held_for, released
-from ..jobs.job import Job, JobStatus, log_extra
+from ..jobs.job import Job, JobStatus, log_extra, made_of
 from ..jobs.new_job import NewJob
 from ..log import exc_info_of, logger_of
 from ..loop_time import loop_time
@@ -199,7 +199,7 @@ class FollowUps:
             return
         jobs = self._context.jobs
         chosen = follow_ups.choose(jobs, stored, parents)
-        due = {parent: (stored[parent].id, stored[parent].follow_up["due"]) for parent in chosen}
+        due = {parent: (stored[parent].id, released(stored[parent]).next_run_at) for parent in chosen}
         free = follow_ups.release(jobs, due)
         self._announce([released(stored[parent]) for parent in free])
         follow_ups.clear(jobs, free)
@@ -214,7 +214,7 @@ class FollowUps:
         assert then is not None
         seen = parent
         if parent.status is JobStatus.COMPLETED and parent.result is not None:
-            seen = Job.of({**vars(parent), "result": worker.loaded_result(parent.result)})
+            seen = made_of({**vars(parent), "result": worker.loaded_result(parent.result)})
         new: object = then(seen)
         if new is None:
             return None
@@ -229,7 +229,7 @@ class FollowUps:
         draft = draft_of(self._context, new)
         job = draft.at(self._context.now())
         if new.meta is None and parent.meta:
-            job = Job.of({**vars(job), "meta": parent.meta})
+            job = made_of({**vars(job), "meta": parent.meta})
         return inserting.parcel(held_for(job, parent), draft.payload)
 
     def _report(self, parent: Job, error: BaseException) -> None:

@@ -22,6 +22,7 @@ from ..engine.lease import Beats
 from ..error_types import ClientClosedError, InstanceCollisionError, MonqueConnectionError
 from ..jobs.instance import MOST_NAMES, Instance, evidence_of, is_alive, is_of_a_stranger, most_held
 from ..jobs.job import Job
+from ..jobs.job_parts import NO_CLAIM
 from ..log import logger_of
 from ..options_and_defaults import SchedulerConfig
 from ..store import instances
@@ -82,8 +83,9 @@ class InstanceEntry:
     def _check_claims(self) -> None:
         now = self._context.now()
         for job in instances.claims_of(self._context.jobs, self._id):
-            if job.last_heartbeat is not None and is_alive(job.last_heartbeat, job.heartbeat_interval, now):
-                ago = (now - job.last_heartbeat) / timedelta(seconds=1)
+            claim = job.claim or NO_CLAIM
+            if claim.last_heartbeat is not None and is_alive(claim.last_heartbeat, claim.heartbeat_interval, now):
+                ago = (now - claim.last_heartbeat) / timedelta(seconds=1)
                 stranger = f"; {evidence_of(job)}" if is_of_a_stranger(job, now) else ""
                 raise InstanceCollisionError(
                     self._id, f"job {job} is processing under it, and its claim was renewed {ago:.1f} s ago{stranger}"

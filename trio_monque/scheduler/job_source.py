@@ -31,7 +31,6 @@ from ..jobs import rescue_policy, transitions
 from ..jobs.fences import ClaimId, claim_id
 from ..jobs.follow_ups import owes
 from ..jobs.job import Job, log_extra
-from ..jobs.run_again import AGAIN
 from ..jobs.stored_value_limits import snapshot
 from ..jobs.verdicts import CutShort, Failed, Succeeded
 from ..log import logger_of
@@ -135,14 +134,15 @@ class JobSource:
 
     def time_limit(self, claim: Job) -> float:
         worker = self._worker(claim)
-        own = worker.settings.timeout if claim.timeout is None else claim.timeout
+        own = worker.settings.timeout if claim.limits.timeout is None else claim.limits.timeout
         return self._longest_run if own is None else min(own, self._longest_run)
 
     def renewal_limit(self, claim: Job) -> float:
         return self._longest_hold
 
     def start_limit(self, claim: Job) -> float:
-        return math.inf if claim.start_by is None else self._context.clock.on_run_clock(claim.start_by)
+        start_by = claim.limits.start_by
+        return math.inf if start_by is None else self._context.clock.on_run_clock(start_by)
 
     def _worker(self, claim: Job) -> Worker[Any]:
         worker = self._workers.get(claim.name)
@@ -175,7 +175,7 @@ class JobSource:
             # Its payload needs what is not installed here. Another instance may have it.
             self._context.jobs.leave_to_others(claim, lack)
             return JobSettlement(claim, CutShort(has_begun=False), policy, end.duration)
-        most = self._config.max_rescues if claim.max_rescues is None else claim.max_rescues
+        most = self._config.max_rescues if claim.limits.max_rescues is None else claim.limits.max_rescues
         end = self._missed_leases.counted(claim.id, end, most)
         try:
             verdict = verdict_of(end, self.time_limit(claim), policy, store_result=settings.store_result)
@@ -275,13 +275,7 @@ class JobSource:
         if found is None:
             return  # The job was deleted: the next write finds the claim lost.
         current, settlement.doubled_field = found
-        settlement.job = replace(
-            settlement.job,
-            repeat_interval=current.repeat_interval,
-            timezone=current.timezone,
-            on_exhausted=current.on_exhausted,
-            **{name: getattr(current, name) for name in AGAIN},
-        )
+        settlement.job = replace(settlement.job, schedule=current.schedule, again=current.again)
 
     async def _settle(self, statements: Sequence[Statement]) -> Mapping[ClaimId, Fate]:
         return await self._db_threads.call(

@@ -18,6 +18,7 @@ from ..error_types import InstanceCollisionError, MonqueConnectionError
 from ..jobs.fences import ClaimId, claim_id
 from ..jobs.instance import evidence_of, is_of_a_stranger
 from ..jobs.job import Job
+from ..jobs.job_parts import NO_CLAIM
 from ..observations import Sighting
 from ..store.database_threads import Channel
 from .context import SchedulerContext
@@ -62,7 +63,7 @@ class Rescues:
         found = self._rescuer.look()
         now = self._context.now()
         sightings = [self._rescuer.sighting(job, now) for job in found if claim_id(job) not in ours]
-        under_our_id = (job for job in found if job.claimed_by == self._id)
+        under_our_id = (job for job in found if (job.claim or NO_CLAIM).by == self._id)
         return sightings, next((job for job in under_our_id if is_of_a_stranger(job, now)), None)
 
     async def rescue(self, claims: Sequence[Job]) -> Sequence[Rescued]:

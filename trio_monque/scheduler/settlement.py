@@ -8,7 +8,7 @@ and nothing of the run is written over the job of the new holder.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Final
 
@@ -20,8 +20,9 @@ from ..jobs import transitions
 from ..jobs.conditional_write import LIGHTEST, Transition, applied, lightened
 from ..jobs.error_history import Failure, reason_of
 from ..jobs.fences import ClaimId, claim_id
-from ..jobs.follow_ups import OWED, OWING
-from ..jobs.job import Job, JobStatus, log_extra
+from ..jobs.follow_ups import OWING
+from ..jobs.job import Job, JobStatus, log_extra, made_of
+from ..jobs.job_parts import FollowUpOwed
 from ..jobs.retry_policy import (
     RetryPolicy,
     ambiguous_schedule,
@@ -122,8 +123,8 @@ def prepared(settlements: Sequence[JobSettlement], now: datetime, receipt_prefix
     for settlement in settlements:
         job = settlement.job
         is_usual = not settlement.refusals and settlement.doubled_field is None and job.again is None
-        if job.repeat_interval is None and is_usual and _stores_nothing(settlement.verdict):
-            shared_by = job.claim_token, job.unique_key is None  # A job with a key may have been replaced.
+        if job.schedule is None and is_usual and _stores_nothing(settlement.verdict):
+            shared_by = settlement.claim[1], job.unique_key is None  # A job with a key may have been replaced.
             transition = completions.get(shared_by)
             if transition is None:
                 transition = completions[shared_by] = transitions.complete_claimed_with(job, now)
@@ -198,7 +199,7 @@ def is_pending_again(settlement: JobSettlement) -> bool:
 
 def has_made_owe(settlement: JobSettlement) -> bool:
     """Whether the job owes a follow-up now: this end was written, and its worker has a `then`."""
-    is_marked = settlement.job.follow_up is OWED and settlement.fate is Fate.WRITTEN
+    is_marked = isinstance(settlement.job.follow_up, FollowUpOwed) and settlement.fate is Fate.WRITTEN
     return is_marked and settlement.transition is not None and settlement.transition.set.get("status") in OWING
 
 
@@ -211,4 +212,4 @@ def settled(settlement: JobSettlement) -> Job:
         transition = transition.otherwise
     # The statement writes its receipt in addition to the transition.
     left = applied(settlement.job, transition)
-    return Job.of({**vars(left), "receipt": settlement.receipt})
+    return made_of({**vars(left), "internals": replace(left.internals, receipt=settlement.receipt)})

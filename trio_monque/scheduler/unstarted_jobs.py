@@ -103,7 +103,7 @@ class UnstartedJobs:
 
     def expect(self, jobs: Sequence[Job]) -> None:
         """Set a timer for these pending jobs, as far as they must start by a moment."""
-        if moments := [job.start_by for job in jobs if job.start_by is not None]:
+        if moments := [start_by for job in jobs if (start_by := job.limits.start_by) is not None]:
             self._has_met = True
             self._look_by(self._context.clock.on_run_clock(min(moments)))
 
@@ -169,6 +169,9 @@ class UnstartedJobs:
             if late:
                 self.end(jobs, late, now)
             if len(late) < unstarted_jobs.MOST_AT_ONCE:
-                return min((job.start_by for job in found if job.start_by and not is_too_late(job, now)), default=None)
+                return min(
+                    (limit for job in found if (limit := job.limits.start_by) and not is_too_late(job, now)),
+                    default=None,
+                )
             met += [job.id for job in late]
         return None

@@ -104,8 +104,8 @@ def _problem(jobs: JobCollection, document: Any) -> str | None:
         job = jobs.codec.decode(document)
     except BrokenDocumentError as error:
         return error.problem
-    if job.status is JobStatus.PENDING and job.claimed_by is not None:
-        return f"it is pending, and still bears {FIELD['claimed_by']}={shown(job.claimed_by)}"
+    if job.status is JobStatus.PENDING and job.claim is not None and job.claim.by is not None:
+        return f"it is pending, and still bears {FIELD['claim.by']}={shown(job.claim.by)}"
     return None
 
 
@@ -209,7 +209,7 @@ def _problem_of_all(jobs: JobCollection, document_id: object) -> str | None:
 
 def _look_at_left_over(jobs: JobCollection) -> bool:
     asked = jobs.left_over.to_look_at(MOST_IN_A_BATCH)
-    pending = {FIELD["status"]: JobStatus.PENDING.value, FIELD["claimed_by"]: {"$ne": None}, **of_ids(asked)}
+    pending = {FIELD["status"]: JobStatus.PENDING.value, FIELD["claim.by"]: {"$ne": None}, **of_ids(asked)}
     still = {document["_id"] for document in jobs.collection.find(pending, ["_id"], hint=BY_ID)}
     return _forget(jobs.left_over, [document_id for document_id in asked if document_id not in still])
 

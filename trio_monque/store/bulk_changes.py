@@ -33,7 +33,7 @@ logger = logger_of("store")
 _DUPLICATE_KEY: Final = 11000
 
 # Fields that may be large, and that are not needed here.
-_UNREAD: Final = {**BUT_HEAVY, FIELD["fail_reason"]: False, FIELD["claim_token"]: False}
+_UNREAD: Final = {**BUT_HEAVY, FIELD["fail_reason"]: False, FIELD["claim.token"]: False}
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +198,7 @@ def find_out(jobs: JobCollection, changes: Sequence[Change], receipt: str) -> Wr
     with causal_session(jobs.collection) as session:
         again = _change(jobs, changes, receipt, session, again=True)
         found = _receipts(jobs, changes, session)
-    before = {job.id: job.receipt for change in changes for job in change.jobs}
+    before = {job.id: job.internals.receipt for change in changes for job in change.jobs}
     done = {job_id for job_id in before if found.get(job_id) == receipt}
     lost = {job_id for job_id in before if job_id not in found or found[job_id] not in (receipt, before[job_id])}
     refused = {job_id: reason for job_id, reason in again.refused.items() if job_id not in lost}
@@ -209,8 +209,8 @@ def _receipts(
     jobs: JobCollection, changes: Sequence[Change], session: ClientSession | None
 ) -> dict[ObjectId, str | None]:
     ids = of_ids(job.id for change in changes for job in change.jobs)
-    found = by_majority(jobs.collection, LENIENT).find(ids, [FIELD["receipt"]], hint=BY_ID, session=session)
-    return {document["_id"]: document.get(FIELD["receipt"]) for document in found}
+    found = by_majority(jobs.collection, LENIENT).find(ids, [FIELD["internals.receipt"]], hint=BY_ID, session=session)
+    return {document["_id"]: document.get(FIELD["internals.receipt"]) for document in found}
 
 
 # --- Delete ---

@@ -235,7 +235,7 @@ def pipeline_of(jobs: Collection, instance_id: str) -> list[dict[str, Any]]:
                 "operationType": "replace",
                 "$or": [
                     {"fullDocument." + FIELD["status"]: "pending"},
-                    {"fullDocument." + FIELD["cancel_requested_at"]: {"$exists": True}},
+                    {"fullDocument." + FIELD["claim.cancel_requested_at"]: {"$exists": True}},
                 ],
             },
             {
@@ -243,7 +243,7 @@ def pipeline_of(jobs: Collection, instance_id: str) -> list[dict[str, Any]]:
                 "$or": [
                     {updated + FIELD["status"]: "pending"},
                     {updated + FIELD["next_run_at"]: {"$exists": True}},
-                    {updated + FIELD["cancel_requested_at"]: {"$exists": True}},
+                    {updated + FIELD["claim.cancel_requested_at"]: {"$exists": True}},
                 ],
             },
         ],
@@ -257,7 +257,7 @@ def pipeline_of(jobs: Collection, instance_id: str) -> list[dict[str, Any]]:
     # These events are rare, so they come for every collection: `_changes` checks whether it was ours.
     vanished = {"operationType": {"$in": ["drop", "rename", "dropDatabase", "invalidate"]}}
     # Only these fields: the data of each job would travel to every instance, and might make an event too large.
-    kept = [FIELD[field] for field in ("name", "status", "next_run_at", "cancel_requested_at", "claimed_by")]
+    kept = [FIELD[field] for field in ("name", "status", "next_run_at", "claim.cancel_requested_at", "claim.by")]
     return [
         {"$changeStream": {}},
         {"$match": {"$or": [job, beside, vanished]}},
@@ -280,7 +280,7 @@ def _is_claimable(inserted: Mapping[str, Any]) -> bool:
         inserted.get(FIELD["status"]) == "pending"
         and type(inserted.get(FIELD["name"])) is str
         and type(inserted.get(FIELD["next_run_at"])) is datetime
-        and inserted.get(FIELD["claimed_by"]) is None
+        and inserted.get(FIELD["claim.by"]) is None
     )
 
 
@@ -320,6 +320,6 @@ def _changes(event: Mapping[str, Any], ours: Mapping[str, str]) -> Sequence[Chan
             is_new=event["operationType"] == "insert" and _is_claimable(written),
             is_pending=is_pending,
             due=due if type(due) is datetime else None,
-            cancel_requested=written.get(FIELD["cancel_requested_at"]) is not None,
+            cancel_requested=written.get(FIELD["claim.cancel_requested_at"]) is not None,
         )
     ]

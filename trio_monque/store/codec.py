@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC
 from enum import Enum
@@ -17,8 +17,11 @@ from bson.raw_bson import RawBSONDocument
 from ..error_types import BrokenDocumentError
 from ..jobs.conditional_write import AbsentOrAbove, AtMost, Containing, OneOf, Transition, Within
 from ..jobs.job import REQUIRED, Job
+from ..jobs.job_parts import IN_PARTS, PARTS, FollowUp, FollowUpChosen, FollowUpOwed, FollowUpParked
 from .decoding import job_of
 from .fields import DEFAULTS, FIELD
+
+_PATHS: Final = {part: [path for path, (of, _) in IN_PARTS.items() if of == part] for part in PARTS}
 
 # What a document written by Monque always has; all else is stored only where it is not the default.
 _ALWAYS_STORED: Final = frozenset({*REQUIRED, "data", "status", "fail_count"})
@@ -118,17 +121,22 @@ def document_of(job: Job) -> dict[str, Any]:
     """Return the document for a new job, without attributes that have their defaults."""
     document: dict[str, Any] = {}
     held = vars(job)  # An attribute that is not there has its default.
-    for attribute, field in FIELD.items():
-        if attribute in _ALWAYS_STORED:
-            document[field] = _stored(attribute, getattr(job, attribute))
-        elif attribute in held and held[attribute] != DEFAULTS[attribute]:
-            document[field] = _stored(attribute, held[attribute])
+    for name, field in FIELD.items():
+        if name in IN_PARTS:
+            part, own = IN_PARTS[name]
+            value = getattr(held.get(part), own, DEFAULTS[name])
+        elif name in held or name in _ALWAYS_STORED:
+            value = getattr(job, name)
+        else:
+            continue
+        if name in _ALWAYS_STORED or value != DEFAULTS[name]:
+            document[field] = _stored(name, value)
     return document
 
 
 def filter_of(guard: Mapping[str, Any]) -> dict[str, Any]:
     """Return the MongoDB filter for a guard."""
-    return {FIELD[attribute]: _condition(attribute, condition) for attribute, condition in guard.items()}
+    return {FIELD[name]: _condition(name, condition) for name, condition in guard.items()}
 
 
 def update_of(transition: Transition, receipt: str | None = None) -> Any:
@@ -136,20 +144,32 @@ def update_of(transition: Transition, receipt: str | None = None) -> Any:
 
     An aggregation, if the transition copies fields; a dict of operators otherwise.
     """
-    written = {FIELD[attribute]: _stored(attribute, value) for attribute, value in transition.set.items()}
+    written: dict[str, Any] = {}
+    removed = [FIELD[path] for name in transition.cleared for path in _PATHS.get(name, (name,))]
+    for name, value in transition.set.items():
+        if name not in PARTS:
+            written[FIELD[name]] = _stored(name, value)
+            continue
+        # It takes the place of the part before: what it does not have is removed.
+        for path in _PATHS[name]:
+            own = getattr(value, IN_PARTS[path][1])
+            if own is None:
+                removed.append(FIELD[path])
+            else:
+                written[FIELD[path]] = _stored(path, own)
     if receipt is not None:
-        written[FIELD["receipt"]] = receipt
+        written[FIELD["internals.receipt"]] = receipt
     if transition.copied:
-        return _stages_of(transition, written)
+        return _stages_of(transition, written, removed)
     update: dict[str, Any] = {"$set": written}
-    if transition.cleared:
-        update["$unset"] = {FIELD[attribute]: "" for attribute in transition.cleared}
+    if removed:
+        update["$unset"] = dict.fromkeys(removed, "")
     if transition.added:
-        update["$inc"] = {FIELD[attribute]: step for attribute, step in transition.added.items()}
+        update["$inc"] = {FIELD[name]: step for name, step in transition.added.items()}
     return update
 
 
-def _stages_of(transition: Transition, written: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _stages_of(transition: Transition, written: Mapping[str, Any], removed: Sequence[str]) -> list[dict[str, Any]]:
     # Literals: the server would evaluate a text with a dollar.
     values: dict[str, Any] = {field: {"$literal": value} for field, value in written.items()}
     for attribute, step in transition.added.items():
@@ -159,7 +179,7 @@ def _stages_of(transition: Transition, written: Mapping[str, Any]) -> list[dict[
         # Another program may have damaged the job: it must still be one after the write.
         values[FIELD[attribute]] = {"$ifNull": [other, own]} if attribute in REQUIRED else other
     # In the same stage: a document between two stages would have large data twice, and might be too large.
-    return [{"$set": {**dict.fromkeys((FIELD[name] for name in transition.cleared), "$$REMOVE"), **values}}]
+    return [{"$set": {**dict.fromkeys(removed, "$$REMOVE"), **values}}]
 
 
 def _condition(attribute: str, condition: object) -> Any:
@@ -187,8 +207,23 @@ def _condition(attribute: str, condition: object) -> Any:
 
 
 def _stored(attribute: str, value: Any) -> Any:
-    if attribute == "heartbeat_interval" and value is not None:
+    if attribute == "claim.heartbeat_interval" and value is not None:
         return round(value * 1000)
+    if attribute == "follow_up":
+        return stored_follow_up(value)
     if isinstance(value, Enum):
         return value.value
     return value
+
+
+def stored_follow_up(value: FollowUp | None) -> Any:
+    """Return what `followUp` has in the document. `decoding.follow_up_of` reads it."""
+    match value:
+        case FollowUpOwed():
+            return True
+        case FollowUpChosen(job_id):
+            return job_id
+        case FollowUpParked(attempt, due):
+            return {"attempt": attempt, "due": due}
+        case None:
+            return None

@@ -5,22 +5,22 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Mapping
-from dataclasses import fields
 from datetime import UTC, datetime
 from typing import Any, Final
 
 from bson import Int64, ObjectId, tz_util
 
 from ..error_types import BrokenDocumentError
-from ..jobs.job import REQUIRED, Job, JobStatus
+from ..jobs.follow_ups import OWED
+from ..jobs.job import REQUIRED, Job, JobStatus, made_of
+from ..jobs.job_parts import IN_PARTS, PARTS, FollowUp, FollowUpChosen, FollowUpParked
 from ..jobs.meta import is_meta, meta_of
 from ..jobs.new_job import ON_EXHAUSTED
 from ..safe_text import shown
-from .fields import DEFAULTS, FIELD
+from .fields import DEFAULTS, FIELD, TYPES
 
 _ATTRIBUTE: Final = {field: attribute for attribute, field in FIELD.items()}
-# By the text of the type: annotations are not evaluated.
-_DATES: Final = tuple(f.name for f in fields(Job) if "datetime" in str(f.type))
+_DATES: Final = tuple(name for name, kind in TYPES.items() if "datetime" in kind)
 
 # The attribute and the type of each field, as this library writes them. If a document has another field of a job, or
 # another type, `job_of_unusual` reads it.
@@ -28,13 +28,14 @@ _ANY: Final = object
 _USUAL: Final[Mapping[str, tuple[str, Any]]] = {
     FIELD[attribute]: (attribute, kind)
     for kind, attributes in (
-        (ObjectId, ("id", "follows", "again")),
-        (str, ("name", "status", "fail_reason", "repeat_interval", "unique_key", "claimed_by", "claim_token")),
-        (str, ("receipt", "timezone")),
+        (ObjectId, ("id", "follows", "again.call")),
+        (str, ("name", "status", "fail_reason", "unique_key", "schedule.cron", "schedule.timezone")),
+        (str, ("claim.by", "claim.token", "internals.receipt")),
         (datetime, _DATES),
-        (int, ("fail_count", "attempts", "rescues", "rev", "max_attempts", "schedule_version", "heartbeat_interval")),
+        (int, ("fail_count", "attempts", "rescues", "internals.rev", "limits.max_attempts", "schedule.version")),
+        (int, ("claim.heartbeat_interval",)),
         (dict, ("meta",)),
-        (_ANY, ("data", "result", "progress", "saved", "follow_up", "again_data")),
+        (_ANY, ("data", "result", "progress", "saved", "follow_up", "again.data")),
     )
     for attribute in attributes
 }
@@ -66,9 +67,9 @@ def job_of(document: Mapping[str, Any]) -> Job:
         return job_of_unusual(document)
     values["status"] = status
     _share(values)
-    if "heartbeat_interval" in values:
-        values["heartbeat_interval"] /= 1000
-    return Job.of(values)
+    if not _SELDOM.isdisjoint(values):
+        _put_together(values)
+    return made_of(values)
 
 
 def _share(values: dict[str, Any]) -> None:
@@ -76,6 +77,42 @@ def _share(values: dict[str, Any]) -> None:
     values["name"] = sys.intern(values["name"])
     if values["created_at"] == values["next_run_at"]:
         values["created_at"] = values["next_run_at"]
+
+
+# What most jobs do not have.
+_SELDOM: Final = frozenset({*IN_PARTS, "follow_up"})
+
+# Without these, the other fields of the part mean nothing: another program has removed them.
+_ESSENTIAL: Final = {"schedule": "cron", "again": "call"}
+
+
+def _put_together(values: dict[str, Any]) -> None:
+    """Make the parts that the job has, and its follow-up."""
+    parts: dict[str, dict[str, Any]] = {}
+    for path in IN_PARTS.keys() & values.keys():
+        part, own = IN_PARTS[path]
+        if (value := values.pop(path)) is not DEFAULTS[path]:
+            parts.setdefault(part, {})[own] = value
+    for part, had in parts.items():
+        if "heartbeat_interval" in had:
+            had["heartbeat_interval"] /= 1000
+        if part not in _ESSENTIAL or _ESSENTIAL[part] in had:
+            values[part] = PARTS[part](**had)
+    if "follow_up" in values:
+        values["follow_up"] = follow_up_of(values["follow_up"])
+
+
+def follow_up_of(stored: Any) -> FollowUp | None:
+    """Return what the field `followUp` means; None for a value that this library does not write."""
+    if stored is True:
+        return OWED
+    if isinstance(stored, ObjectId):
+        return FollowUpChosen(stored)
+    if isinstance(stored, Mapping):
+        attempt, due = stored.get("attempt"), stored.get("due")
+        if isinstance(attempt, int) and isinstance(due, datetime):
+            return FollowUpParked(int(attempt), _in_utc(due))
+    return None
 
 
 def job_of_unusual(document: Mapping[str, Any]) -> Job:
@@ -96,16 +133,15 @@ def job_of_unusual(document: Mapping[str, Any]) -> Job:
         if moment is not None:
             values[attribute] = _in_utc(moment)
     values["status"] = JobStatus(values["status"])
-    if values["heartbeat_interval"] is not None:
-        values["heartbeat_interval"] = values["heartbeat_interval"] / 1000
-    return Job.of(values)
+    _put_together(values)
+    return made_of(values)
 
 
 # The attributes that transitions add to (`$inc`). An absent field counts as 0. For a null, the server refuses the whole
 # write.
-_ADDED_TO: Final = frozenset({"fail_count", "attempts", "rev", "rescues"})
-_COUNTERS: Final = (*_ADDED_TO, "max_attempts", "max_rescues", "schedule_version")
-_NUMBERS: Final = (*_COUNTERS, "heartbeat_interval", "timeout")
+_ADDED_TO: Final = frozenset({"fail_count", "attempts", "internals.rev", "rescues"})
+_COUNTERS: Final = (*_ADDED_TO, "limits.max_attempts", "limits.max_rescues", "schedule.version")
+_NUMBERS: Final = (*_COUNTERS, "claim.heartbeat_interval", "limits.timeout")
 LARGEST_COUNTER: Final = 2**53
 """The largest value of a counter. Near the largest integer, the server would refuse to add, and the whole write."""
 
@@ -134,21 +170,21 @@ def _history(stored: Any) -> list[Mapping[str, Any]]:
 
 
 # Only people read these, and nothing depends on them: a job runs whatever they hold.
-_SHOWN: Final = ("fail_reason", "receipt")
+_SHOWN: Final = ("fail_reason", "internals.receipt")
 
 # By exact type: a subclass may mean something else. `Code` is a `str` that has no hash, and `bool` is an `int` that
 # equals no number in MongoDB.
 _NO_TYPE: Final = type(None)
 _EXPECTED: Final[Mapping[str, tuple[type, ...]]] = {
     "id": (ObjectId,),
-    "again": (ObjectId, _NO_TYPE),
+    "again.call": (ObjectId, _NO_TYPE),
     "name": (str,),
     "status": (str,),
     **dict.fromkeys(_ADDED_TO, (int,)),
-    **dict.fromkeys(("max_attempts", "max_rescues", "schedule_version"), (int, _NO_TYPE)),
-    **dict.fromkeys(("heartbeat_interval", "timeout"), (int, float, _NO_TYPE)),
-    **dict.fromkeys(("repeat_interval", "timezone", "unique_key", "claimed_by", "claim_token"), (str, _NO_TYPE)),
-    "on_exhausted": (str, _NO_TYPE),
+    **dict.fromkeys(("limits.max_attempts", "limits.max_rescues", "schedule.version"), (int, _NO_TYPE)),
+    **dict.fromkeys(("claim.heartbeat_interval", "limits.timeout"), (int, float, _NO_TYPE)),
+    **dict.fromkeys(("schedule.cron", "schedule.timezone", "unique_key", "claim.by", "claim.token"), (str, _NO_TYPE)),
+    "schedule.on_exhausted": (str, _NO_TYPE),
     **dict.fromkeys(_DATES, (datetime, _NO_TYPE)),
 }
 _STATUSES: Final = frozenset(JobStatus)
@@ -165,10 +201,10 @@ def _check(values: Mapping[str, Any]) -> None:
     for attribute in _COUNTERS:
         if values[attribute] is not None and not 0 <= values[attribute] <= LARGEST_COUNTER:
             raise _broken(values, attribute)
-    if values["timeout"] is not None and not 0 < values["timeout"] < math.inf:
-        raise _broken(values, "timeout")
-    if values["on_exhausted"] not in _ON_EXHAUSTED:
-        raise _broken(values, "on_exhausted")
+    if values["limits.timeout"] is not None and not 0 < values["limits.timeout"] < math.inf:
+        raise _broken(values, "limits.timeout")
+    if values["schedule.on_exhausted"] not in _ON_EXHAUSTED:
+        raise _broken(values, "schedule.on_exhausted")
     if values["status"] not in _STATUSES:
         raise _broken(values, "status")
 

@@ -22,14 +22,13 @@ from ..log import logger_of
 from .codec import LENIENT, OWN_OPTIONS, RawDocument, id_of
 from .commands import BY_ID, by_majority, command, of_ids
 from .decoding import job_of
-from .fields import FIELD
+from .fields import CLAIM, FIELD
 from .job_collection import JobCollection, name_in
 
 logger = logger_of("store")
 
 # The end of a recurring job's run is computed from these, and its guard compares them.
-_SCHEDULE: Final = tuple(FIELD[name] for name in ("repeat_interval", "timezone", "on_exhausted"))
-_CLAIMED_BY: Final = ("claimed_by", "locked_at", "last_heartbeat", "heartbeat_interval", "claim_token", "renewed_at")
+_SCHEDULE: Final = tuple(FIELD[name] for name in ("schedule.cron", "schedule.timezone", "schedule.on_exhausted"))
 _PINNED: Final = (
     "name",
     "status",
@@ -37,13 +36,13 @@ _PINNED: Final = (
     "attempts",
     "fail_count",
     "rescues",
-    "rev",
-    "cancel_requested_at",
-    "start_by",
+    "internals.rev",
+    "claim.cancel_requested_at",
+    "limits.start_by",
 )
 
 # The fields that conditional writes compare. Two fields of another name, such as `data`, do no harm.
-_COMPARED: Final = frozenset({*(FIELD[name] for name in (*_PINNED, *_CLAIMED_BY)), *_SCHEDULE})
+_COMPARED: Final = frozenset({*(FIELD[name] for name in (*_PINNED, *CLAIM)), *_SCHEDULE})
 _ENCODED: Final = tuple(field.encode() + b"\0" for field in _COMPARED)
 
 

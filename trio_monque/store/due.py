@@ -202,7 +202,7 @@ def _look(
 def _due(jobs: JobCollection, name: str, now: datetime) -> dict[str, Any]:
     due = filter_of(claimable([name], now))
     # Another program may leave a pending job with an owner. No claim takes it, but a look must see it, to log it.
-    unowned = {FIELD["claimed_by"]: due.pop(FIELD["claimed_by"])}
+    unowned = {FIELD["claim.by"]: due.pop(FIELD["claim.by"])}
     if left_over := jobs.left_over.of(name):
         # Looks leave out such jobs that are logged already, for as long as they have an owner.
         due["$or"] = [unowned, {"_id": {"$nin": left_over}}]

@@ -203,7 +203,7 @@ class _Part:
         """Return those that can be claimed, earliest first, at most `most`. The others are skipped from now on."""
         due = filter_of(claimable([self._wanted.name], self._wanted.now))
         # A pending job with an owner is met as well: it is logged, and skipped from now on.
-        del due[FIELD["claimed_by"]]
+        del due[FIELD["claim.by"]]
         light = self._read({**due, **of_ids(ids)}, BUT_HEAVY) if ids else []
         good = [
             job
@@ -216,7 +216,7 @@ class _Part:
         # the next ones take their places.
         while good and len(found) < most:
             part, good = good[: most - len(found)], good[most - len(found) :]
-            found += self._read({**due, **of_ids(job.id for job in part), FIELD["claimed_by"]: None}, None)
+            found += self._read({**due, **of_ids(job.id for job in part), FIELD["claim.by"]: None}, None)
         found.sort(key=lambda job: (job.next_run_at, job.id))
         return found
 

@@ -40,7 +40,7 @@ from .types import ObjectId
 ENDED: Final = tuple(status.value for status in JobStatus if status not in (JobStatus.PENDING, JobStatus.PROCESSING))
 
 MOST_IN_A_QUERY: Final = 1000
-_STATUS, _SCHEDULE = FIELD["status"], FIELD["repeat_interval"]
+_STATUS, _SCHEDULE = FIELD["status"], FIELD["schedule.cron"]
 _LINEARIZABLE: Final = ReadConcern("linearizable")
 
 # A look returns the whole document of a job that has ended, or that recurs and never will; of every other job only the

@@ -1,4 +1,7 @@
-"""The name of the field for each attribute of a job. No other file spells these names, such as "nextRunAt"."""
+"""The name of the field for each attribute of a job, and for those of its parts by their paths, such as "claim.token".
+
+No other file spells the names of fields, such as "nextRunAt".
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,8 @@ from collections.abc import Mapping
 from dataclasses import MISSING, fields
 from typing import Any, Final
 
-from ..jobs.job import Job
+from ..jobs.job import REQUIRED, Job
+from ..jobs.job_parts import PARTS
 
 FIELD: Final[Mapping[str, str]] = {
     "id": "_id",
@@ -16,51 +20,71 @@ FIELD: Final[Mapping[str, str]] = {
     "next_run_at": "nextRunAt",
     "fail_count": "failCount",
     "fail_reason": "failReason",
-    "repeat_interval": "repeatInterval",
+    "schedule.cron": "repeatInterval",
     "unique_key": "uniqueKey",
-    "claimed_by": "claimedBy",
-    "locked_at": "lockedAt",
-    "last_heartbeat": "lastHeartbeat",
-    "heartbeat_interval": "heartbeatInterval",
-    "renewed_at": "renewedAt",
+    "claim.by": "claimedBy",
+    "claim.since": "lockedAt",
+    "claim.last_heartbeat": "lastHeartbeat",
+    "claim.heartbeat_interval": "heartbeatInterval",
+    "claim.renewed_at": "renewedAt",
     "created_at": "createdAt",
     "updated_at": "updatedAt",
     "attempts": "attempts",
-    "claim_token": "claimToken",
-    "receipt": "receipt",
+    "claim.token": "claimToken",
+    "internals.receipt": "receipt",
     "rescues": "rescues",
-    "rev": "rev",
-    "cancel_requested_at": "cancelRequestedAt",
-    "timezone": "timezone",
-    "schedule_version": "scheduleVersion",
-    "timeout": "timeout",
-    "max_attempts": "maxRetries",
-    "max_rescues": "maxRescues",
-    "on_exhausted": "onExhausted",
+    "internals.rev": "rev",
+    "claim.cancel_requested_at": "cancelRequestedAt",
+    "schedule.timezone": "timezone",
+    "schedule.version": "scheduleVersion",
+    "limits.timeout": "timeout",
+    "limits.max_attempts": "maxRetries",
+    "limits.max_rescues": "maxRescues",
+    "schedule.on_exhausted": "onExhausted",
     "result": "result",
     "progress": "progress",
     "saved": "saved",
-    "saved_for": "savedFor",
-    "occurrence": "occurrence",
-    "resumes_at": "resumesAt",
+    "internals.saved_for": "savedFor",
+    "internals.occurrence": "occurrence",
+    "internals.resumes_at": "resumesAt",
     "started_at": "startedAt",
     "finished_at": "finishedAt",
     "errors": "errors",
-    "start_by": "startBy",
+    "limits.start_by": "startBy",
     "meta": "meta",
     "follows": "follows",
     "follow_up": "followUp",
     "debounced_since": "debouncedSince",
-    "again": "again",
-    "again_data": "againData",
-    "again_at": "againAt",
-    "again_start_by": "againStartBy",
-    "again_since": "againSince",
+    "again.call": "again",
+    "again.data": "againData",
+    "again.next_run_at": "againAt",
+    "again.start_by": "againStartBy",
+    "again.debounced_since": "againSince",
 }
 
-HEAVY: Final = ("data", "result", "progress", "saved", "errors", "again_data")
+CLAIM: Final = (
+    "claim.by",
+    "claim.since",
+    "claim.last_heartbeat",
+    "claim.heartbeat_interval",
+    "claim.token",
+    "claim.renewed_at",
+)
+"""What a claim writes of itself."""
+
+HEAVY: Final = ("data", "result", "progress", "saved", "errors", "again.data")
 """Attributes that may be large: one call might not have the time to read a hundred jobs with them."""
 BUT_HEAVY: Final = {FIELD[name]: False for name in HEAVY}
 """The projection that leaves these out."""
 
-DEFAULTS: Final[Mapping[str, Any]] = {f.name: f.default for f in fields(Job) if f.default is not MISSING}
+_ATTRIBUTES: Final = {
+    **{one.name: one for one in fields(Job) if one.name not in PARTS},
+    **{f"{part}.{one.name}": one for part, kind in PARTS.items() for one in fields(kind)},
+}
+
+DEFAULTS: Final[Mapping[str, Any]] = {
+    name: None if one.default is MISSING else one.default for name, one in _ATTRIBUTES.items() if name not in REQUIRED
+}
+
+TYPES: Final[Mapping[str, str]] = {name: str(one.type) for name, one in _ATTRIBUTES.items()}
+"""The type of each attribute, as text: annotations are not evaluated."""

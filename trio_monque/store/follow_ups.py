@@ -15,8 +15,9 @@ from pymongo import UpdateOne
 from ..jobs.follow_ups import HELD_UNTIL, OWED, OWING, FateOfHeld, fate_of_held, owes
 from ..jobs.job import Job, JobStatus
 from . import indexes
-from .codec import LENIENT
+from .codec import LENIENT, stored_follow_up
 from .commands import BY_ID, bulk_write, by_majority, causal_session, command, of_ids
+from .decoding import follow_up_of
 from .fields import FIELD
 from .job_collection import JobCollection
 
@@ -25,6 +26,7 @@ MOST_AT_ONCE: Final = 100
 
 _MARK, _STATUS, _NAME, _ATTEMPTS = FIELD["follow_up"], FIELD["status"], FIELD["name"], FIELD["attempts"]
 _DUE, _FOLLOWS = FIELD["next_run_at"], FIELD["follows"]
+_OWED: Final = stored_follow_up(OWED)
 _OWING: Final = [status.value for status in OWING]
 
 # A held follow-up. If an operator reschedules, cancels or retries it, it is an ordinary job, and no longer matches.
@@ -41,7 +43,7 @@ _HELD: Final[Mapping[str, Any]] = {
 @command("look for jobs that owe a follow-up", writes=False)
 def owing(jobs: JobCollection, names: Set[str], after: ObjectId | None) -> Sequence[Job]:
     """Return jobs of these names that owe a follow-up, in the order of their ids, from behind `after`."""
-    query: dict[str, Any] = {_MARK: OWED, _NAME: {"$in": sorted(names)}, _STATUS: {"$in": _OWING}}
+    query: dict[str, Any] = {_MARK: _OWED, _NAME: {"$in": sorted(names)}, _STATUS: {"$in": _OWING}}
     if after is not None:
         query["_id"] = {"$gt": after}
     return indexes.hinted(
@@ -55,7 +57,7 @@ def owing(jobs: JobCollection, names: Set[str], after: ObjectId | None) -> Seque
 @command("look for jobs that owe a follow-up", writes=False)
 def owing_among(jobs: JobCollection, ids: Sequence[ObjectId]) -> Sequence[Job]:
     """Return which of these jobs owe a follow-up."""
-    found = jobs.decoded(lambda collection: by_majority(collection).find({**of_ids(ids), _MARK: OWED}, hint=BY_ID))
+    found = jobs.decoded(lambda collection: by_majority(collection).find({**of_ids(ids), _MARK: _OWED}, hint=BY_ID))
     return [job for job in found if owes(job)]
 
 
@@ -80,7 +82,7 @@ def choose(jobs: JobCollection, follow_ups: Mapping[ObjectId, Job], parents: Seq
 
 def _owing_as_read(parent: Job) -> dict[str, Any]:
     """The job owes a follow-up for the very end that was read: each later end comes after another claim."""
-    return {"_id": parent.id, _STATUS: parent.status.value, _ATTEMPTS: parent.attempts, _MARK: OWED}
+    return {"_id": parent.id, _STATUS: parent.status.value, _ATTEMPTS: parent.attempts, _MARK: _OWED}
 
 
 @command("remove the marks of jobs without a follow-up")
@@ -175,7 +177,7 @@ def not_chosen(jobs: JobCollection, after: ObjectId | None) -> tuple[Sequence[Ob
     doomed = []
     for one in found:
         parent = parents.get(one.get(_FOLLOWS))
-        seen = None if parent is None else (parent.get(_ATTEMPTS, 0), parent.get(_MARK))
+        seen = None if parent is None else (parent.get(_ATTEMPTS, 0), follow_up_of(parent.get(_MARK)))
         if fate_of_held(one["_id"], one[_MARK].get("attempt"), seen) is FateOfHeld.DELETE:
             doomed.append(one["_id"])
     return doomed, found[-1]["_id"] if len(found) == MOST_AT_ONCE else None

@@ -47,8 +47,8 @@ CLAIM: Final = _index("trio_monque_claim", "name", "status", "next_run_at", "id"
 HELD: Final = _index(
     "trio_monque_held",
     "status",
-    "claimed_by",
-    "locked_at",
+    "claim.by",
+    "claim.since",
     "name",
     partialFilterExpression={FIELD["status"]: "processing"},
 )
@@ -115,17 +115,17 @@ FOLLOW_UPS: Final = _index(
 # yet each insert would pay for it (4 % of `enqueue_many`, measured).
 START_BY: Final = _index(
     "trio_monque_start_by",
-    "start_by",
-    partialFilterExpression={FIELD["start_by"]: {"$exists": True}, FIELD["status"]: "pending"},
+    "limits.start_by",
+    partialFilterExpression={FIELD["limits.start_by"]: {"$exists": True}, FIELD["status"]: "pending"},
 )
 
 # Ended jobs that a call has replaced while they ran, and that another library ended, which does not know of it. Created
 # by the first client that replaces or debounces one: no other job is in it.
 RUN_AGAIN: Final = _index(
     "trio_monque_run_again",
-    "again",
+    "again.call",
     partialFilterExpression={
-        FIELD["again"]: {"$exists": True},
+        FIELD["again.call"]: {"$exists": True},
         FIELD["status"]: {"$in": [JobStatus.COMPLETED.value, JobStatus.FAILED.value]},
     },
 )

@@ -107,7 +107,7 @@ def read_all(jobs: JobCollection) -> Sequence[Instance]:
 @command("look for claims under the instance's id", writes=False)
 def claims_of(jobs: JobCollection, instance_id: str) -> Sequence[Job]:
     """Return the jobs that are claimed under that id, without the fields that do not belong to a claim."""
-    held = {**CLAIMED, FIELD["claimed_by"]: instance_id}
+    held = {**CLAIMED, FIELD["claim.by"]: instance_id}
     return jobs.decoded(lambda collection: collection.find(held, CLAIM_VIEW, sort=IN_ORDER))
 
 

@@ -120,15 +120,16 @@ class JobCollection:
             if self.report_broken(job.id, problem):  # Under no name: looks for either name may meet it.
                 logger.warning("%s; until then it is left alone", BrokenDocumentError(job.id, problem))
             return False
-        if job.claimed_by is not None:
-            self.skip_left_over(job)
-        return job.claimed_by is None and self.can_run_here(job)
+        if job.claim is not None and job.claim.by is not None:
+            self.skip_left_over(job, job.claim.by)
+            return False
+        return self.can_run_here(job)
 
     def can_run_here(self, job: Job) -> bool:
         """Return whether this machine can run a job. If not, leave it to others, and log that once."""
         if job.id in self.elsewhere:
             return False
-        if job.repeat_interval is None or (lack := lack_of_zone(job.timezone)) is None:
+        if job.schedule is None or (lack := lack_of_zone(job.schedule.timezone)) is None:
             return True
         self.leave_to_others(job, lack)
         return False
@@ -140,14 +141,14 @@ class JobCollection:
         if self.refused.add(job.id, lack):
             logger.warning("job %s is left to other instances: %s", job, lack)
 
-    def skip_left_over(self, job: Job) -> None:
+    def skip_left_over(self, job: Job, owner: str) -> None:
         """Skip a pending job that has an owner: no claim takes it."""
         if self.left_over.add(job.id, "", job.name):
             logger.warning(
                 "job %s is pending and still bears claimedBy=%r: it is not claimed until that is unset (`trio-monque "
                 "repair ID --unset claimedBy`)",
                 job,
-                job.claimed_by,
+                owner,
             )
 
     def report_refused(self, document_id: object) -> bool:

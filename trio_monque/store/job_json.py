@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import fields
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -13,8 +12,60 @@ from bson import json_util
 from bson.errors import BSONError
 
 from ..error_types import InvalidOptionError
-from ..jobs.job import Job
+from ..jobs.job import Job, value_at
+from .codec import stored_follow_up
 from .extended_json import OPTIONS
+
+NAMES: Final[Mapping[str, str]] = {
+    "id": "id",
+    "name": "name",
+    "data": "data",
+    "status": "status",
+    "next_run_at": "next_run_at",
+    "fail_count": "fail_count",
+    "created_at": "created_at",
+    "updated_at": "updated_at",
+    "fail_reason": "fail_reason",
+    "repeat_interval": "schedule.cron",
+    "unique_key": "unique_key",
+    "claimed_by": "claim.by",
+    "locked_at": "claim.since",
+    "claim_token": "claim.token",
+    "last_heartbeat": "claim.last_heartbeat",
+    "heartbeat_interval": "claim.heartbeat_interval",
+    "renewed_at": "claim.renewed_at",
+    "attempts": "attempts",
+    "receipt": "internals.receipt",
+    "rescues": "rescues",
+    "rev": "internals.rev",
+    "cancel_requested_at": "claim.cancel_requested_at",
+    "timezone": "schedule.timezone",
+    "schedule_version": "schedule.version",
+    "timeout": "limits.timeout",
+    "max_attempts": "limits.max_attempts",
+    "max_rescues": "limits.max_rescues",
+    "on_exhausted": "schedule.on_exhausted",
+    "result": "result",
+    "progress": "progress",
+    "saved": "saved",
+    "saved_for": "internals.saved_for",
+    "occurrence": "internals.occurrence",
+    "resumes_at": "internals.resumes_at",
+    "started_at": "started_at",
+    "finished_at": "finished_at",
+    "errors": "errors",
+    "start_by": "limits.start_by",
+    "meta": "meta",
+    "follows": "follows",
+    "follow_up": "follow_up",
+    "debounced_since": "debounced_since",
+    "again": "again.call",
+    "again_data": "again.data",
+    "again_at": "again.next_run_at",
+    "again_start_by": "again.start_by",
+    "again_since": "again.debounced_since",
+}
+"""The attributes of a job by their names in JSON and on the command line: flat, as in the document. They stay."""
 
 _INTERNAL: Final = frozenset({"claim_token", "receipt", "rev"})
 """What serves the library itself, and may change with each version."""
@@ -34,7 +85,7 @@ def job_as_json(job: Job, *, is_light: bool = False) -> dict[str, Any]:
         is_light: Leave out the values that may be large.
     """
     left_out = _INTERNAL | _LARGE if is_light else _INTERNAL
-    return {one.name: _attribute(one.name, getattr(job, one.name)) for one in fields(job) if one.name not in left_out}
+    return {name: _attribute(name, value_at(job, path)) for name, path in NAMES.items() if name not in left_out}
 
 
 def iso(moment: datetime) -> str:
@@ -75,6 +126,8 @@ def _attribute(name: str, value: object) -> Any:
         return iso(value)
     if name == "id":
         return str(value)
+    if name == "follow_up":
+        return value_as_json(stored_follow_up(value))  # type: ignore[arg-type]
     if name == "errors":
         return [_error(one) for one in value]  # type: ignore[attr-defined]
     if name == "meta":

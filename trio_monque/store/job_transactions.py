@@ -58,7 +58,7 @@ class JobEnd(Generic[R]):
 
     def hold(self, beat: datetime, session: ClientSession) -> None:
         # If a cancellation was requested, the renewal matches nothing. The write of the end finds that out.
-        condition = filter_of({**fence(self.job), "cancel_requested_at": None})
+        condition = filter_of({**fence(self.job), "claim.cancel_requested_at": None})
         self.collection.update_one(condition, _renewal(beat), hint=BY_ID, session=session)
 
     def write(self, value: R, session: ClientSession) -> bool:
@@ -94,6 +94,6 @@ def _find_out(jobs: JobCollection, job: Job, receipt: str, beat: datetime) -> Fo
             return Found.NOT_COMMITTED
         # In the session: a primary that was replaced meanwhile cannot answer this one.
         reader = by_majority(jobs.collection, LENIENT)
-        document = reader.find_one({"_id": job.id}, [FIELD["receipt"]], hint=BY_ID, session=session)
-    is_ours = document is not None and document.get(FIELD["receipt"]) == receipt
+        document = reader.find_one({"_id": job.id}, [FIELD["internals.receipt"]], hint=BY_ID, session=session)
+    is_ours = document is not None and document.get(FIELD["internals.receipt"]) == receipt
     return Found.COMMITTED if is_ours else Found.UNKNOWN

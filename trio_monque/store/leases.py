@@ -53,7 +53,7 @@ class Renewed:
 
 def signs_of_life(beat: datetime) -> dict[str, datetime]:
     """Return the signs of life of a renewal, with its date. Monque for Node writes the first one, too."""
-    return {FIELD["last_heartbeat"]: beat, FIELD["renewed_at"]: beat}
+    return {FIELD["claim.last_heartbeat"]: beat, FIELD["claim.renewed_at"]: beat}
 
 
 @command("renew claims")
@@ -69,7 +69,7 @@ def renew(jobs: JobCollection, held: Sequence[Job], beat: datetime) -> Renewed:
         for group in in_chunks(held, MOST_IN_ONE_STATEMENT):
             cycles = _by_cycle(group)
             # Only jobs without a cancel request: if all match, this one statement also shows that there is no request.
-            without_request = [{**one, FIELD["cancel_requested_at"]: None} for one in cycles]
+            without_request = [{**one, FIELD["claim.cancel_requested_at"]: None} for one in cycles]
             if _matched(jobs, without_request, renewal, session) == len(group):
                 continue
             # Some claims are lost, or their jobs are to be cancelled. The second statement renews the latter, too:
@@ -117,7 +117,7 @@ def _refused_alone(
 
 def _held_under(jobs: JobCollection, filters: Sequence[dict[str, Any]], session: ClientSession) -> set[ClaimId]:
     """Read the claims that match these filters, as a majority has them after the writes of the session."""
-    token = FIELD["claim_token"]
+    token = FIELD["claim.token"]
     # On a primary that is cut off, a local read would show claims that the other side has given to other instances.
     # With the session, a primary answers only once it has the renewals.
     reader = by_majority(jobs.collection)
@@ -129,12 +129,12 @@ def _held_under(jobs: JobCollection, filters: Sequence[dict[str, Any]], session:
 
 
 def _with_request(cycles: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [{**one, FIELD["cancel_requested_at"]: {"$ne": None}} for one in cycles]
+    return [{**one, FIELD["claim.cancel_requested_at"]: {"$ne": None}} for one in cycles]
 
 
 def _by_cycle(group: Sequence[Job]) -> list[dict[str, Any]]:
     """Return one filter for each claim cycle: the ids of the jobs that it took, and its fence."""
     cycles: dict[str | None, list[Job]] = defaultdict(list)
     for job in group:
-        cycles[job.claim_token].append(job)
+        cycles[claim_id(job)[1]].append(job)
     return [{**filter_of(fence(members[0])), **of_ids(job.id for job in members)} for members in cycles.values()]

@@ -84,7 +84,7 @@ def _lookup(collection: str, status: JobStatus, most: int) -> dict[str, Any]:
 
 def _running(now: datetime) -> list[dict[str, Any]]:
     running = JobStatus.PROCESSING.value
-    beat, interval = f"${FIELD['last_heartbeat']}", f"${FIELD['heartbeat_interval']}"
+    beat, interval = f"${FIELD['claim.last_heartbeat']}", f"${FIELD['claim.heartbeat_interval']}"
     shortest, longest = (round(seconds * 1000) for seconds in (SHORTEST_BEAT, LONGEST_BEAT))
     # As `jobs.instance.clamped`: another program may have written anything, and the server fails for all jobs if it is
     # to calculate with one that is not a number.

@@ -26,7 +26,8 @@ from pymongo import errors as driver
 
 from ..error_types import InvalidPayloadError
 from ..jobs.enqueued import Enqueued
-from ..jobs.job import Job, JobStatus
+from ..jobs.fences import is_to_be_cancelled
+from ..jobs.job import Job, JobStatus, value_at
 from . import indexes, inserting
 from .codec import document_of
 from .commands import by_majority, command
@@ -95,8 +96,8 @@ def _upsert(jobs: JobCollection, new: Replacement) -> Enqueued[Any]:
         # Not a schedule, not a run that is to be cancelled, and not this job, if an earlier sending has stored it. In
         # this form, because an upsert would store what an equality compares.
         "_id": {"$ne": new.job.id},
-        FIELD["repeat_interval"]: {"$not": {"$type": "string"}},
-        "$nor": [{FIELD["status"]: JobStatus.PROCESSING.value, FIELD["cancel_requested_at"]: {"$type": "date"}}],
+        FIELD["schedule.cron"]: {"$not": {"$type": "string"}},
+        "$nor": [{FIELD["status"]: JobStatus.PROCESSING.value, FIELD["claim.cancel_requested_at"]: {"$type": "date"}}],
     }
     try:
         found = jobs.raw.find_one_and_update(
@@ -127,7 +128,7 @@ def _values(new: Replacement) -> dict[str, Any]:
     for name in ("name", "unique_key"):
         del fresh[FIELD[name]]  # The server copies them from the guard into a document that it inserts.
     # `fresh` goes into a new document only. The fields below it are also written to a job that waits.
-    data, rev = FIELD["data"], FIELD["rev"]
+    data, rev = FIELD["data"], FIELD["internals.rev"]
     return {
         **{field: {"$cond": [_IS_NEW, {"$literal": value}, f"${field}"]} for field, value in fresh.items()},
         FIELD["updated_at"]: _unless_it_runs(FIELD["updated_at"], fresh[FIELD["updated_at"]]),
@@ -135,30 +136,34 @@ def _values(new: Replacement) -> dict[str, Any]:
         rev: {"$cond": [_IS_NEW, "$$REMOVE", _unless_it_runs(rev, {"$add": [_or(rev, 0), 1]})]},
         data: _unless_it_runs(data, "$$data"),
         **_moments(new),
-        FIELD["again"]: _if_it_runs(job.id),
-        FIELD["again_data"]: _if_it_runs("$$data"),
+        FIELD["again.call"]: _if_it_runs(job.id),
+        FIELD["again.data"]: _if_it_runs("$$data"),
     }
 
 
 def _moments(new: Replacement) -> dict[str, Any]:
     """The moments that a call decides: of the job itself, or of its other run."""
     moments = dict[str, Any]()
-    for own, other in (("next_run_at", "again_at"), ("start_by", "again_start_by"), ("debounced_since", "again_since")):
+    for own, other in (
+        ("next_run_at", "again.next_run_at"),
+        ("limits.start_by", "again.start_by"),
+        ("debounced_since", "again.debounced_since"),
+    ):
         moments[FIELD[own]] = _unless_it_runs(FIELD[own], _moment(new, own, FIELD["debounced_since"]))
-        moments[FIELD[other]] = _if_it_runs(_moment(new, own, FIELD["again_since"]))
+        moments[FIELD[other]] = _if_it_runs(_moment(new, own, FIELD["again.debounced_since"]))
     # Deaths count for as long as `resumes_at` is the due date. So it moves with that date: otherwise a replacement
     # would forget them.
-    due, resumes_at = FIELD["next_run_at"], FIELD["resumes_at"]
+    due, resumes_at = FIELD["next_run_at"], FIELD["internals.resumes_at"]
     counts = {"$and": [{"$ne": [_STATUS, JobStatus.PROCESSING.value]}, {"$eq": [_or(resumes_at, 0), f"${due}"]}]}
     moments[resumes_at] = {"$cond": [counts, _moment(new, "next_run_at", FIELD["debounced_since"]), f"${resumes_at}"]}
     return moments
 
 
 def _moment(new: Replacement, name: str, since: str) -> Any:
-    value: datetime | None = getattr(new.job, name)
+    value: datetime | None = value_at(new.job, name)
     if value is None:
         return "$$REMOVE"
-    if name == "start_by" or new.job.debounced_since is None:
+    if name == "limits.start_by" or new.job.debounced_since is None:
         return value
     first = _or(since, new.job.debounced_since)
     if name == "debounced_since":
@@ -192,7 +197,6 @@ def _holder(jobs: JobCollection, new: Job) -> Job | None:
     if document is None:
         return None
     job = jobs.codec.decode(document)
-    if job.id == new.id or job.repeat_interval is not None:
+    if job.id == new.id or job.schedule is not None:
         return job
-    is_to_be_cancelled = job.status is JobStatus.PROCESSING and job.cancel_requested_at is not None
-    return job if is_to_be_cancelled else None
+    return job if job.status is JobStatus.PROCESSING and is_to_be_cancelled(job) else None

@@ -19,26 +19,24 @@ from typing import Any, Final
 from bson import ObjectId
 from pymongo import ASCENDING
 
-from ..jobs.fences import CLAIM_FIELDS, ClaimId
+from ..jobs.fences import ClaimId
 from ..jobs.job import Job, JobStatus
 from .by_halves import TIME_OF_A_PART, sent_by_halves
 from .codec import filter_of
 from .commands import BY_ID, command, of_ids
 from .doubled_fields import jobs_as_compared
-from .fields import BUT_HEAVY, FIELD
+from .fields import BUT_HEAVY, CLAIM, FIELD
 from .job_collection import JobCollection
 from .settling import Fate, Statement, settle
 
 MOST_IN_A_BATCH: Final = 1000
 
-# The fields of a claim, and those without which a document is not a job.
-CLAIM_VIEW: Final = [
-    FIELD[name] for name in ("name", "status", "next_run_at", "created_at", "updated_at", *CLAIM_FIELDS)
-]
+# What an observer compares of a claim, and the fields without which a document is not a job.
+CLAIM_VIEW: Final = [FIELD[name] for name in ("name", "status", "next_run_at", "created_at", "updated_at", *CLAIM)]
 
 # The order of the index, so that the server reads that index although the query names no holder. It must not name one:
 # a running job without a holder is a dead claim, too.
-IN_ORDER: Final = [(FIELD["claimed_by"], ASCENDING), (FIELD["locked_at"], ASCENDING)]
+IN_ORDER: Final = [(FIELD["claim.by"], ASCENDING), (FIELD["claim.since"], ASCENDING)]
 
 CLAIMED: Final = filter_of({"status": JobStatus.PROCESSING})
 

@@ -56,9 +56,9 @@ def start_again(jobs: JobCollection, now: datetime) -> None:
 def _look(jobs: JobCollection) -> Sequence[Job]:
     wanted = {
         # The write repeats both conditions. Without them here, each look would return jobs that it does not match.
-        **filter_of({"status": _ENDED, "repeat_interval": None}),
+        **filter_of({"status": _ENDED, "schedule.cron": None}),
         # As a type, which the server knows to be true of all that is in the index.
-        FIELD["again"]: {"$type": "objectId"},
+        FIELD["again.call"]: {"$type": "objectId"},
     }
     index = indexes.name_of(indexes.RUN_AGAIN)
     try:

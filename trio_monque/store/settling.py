@@ -112,15 +112,15 @@ def _is_nested_too_deeply(error: driver.OperationFailure) -> bool:
     return error.code == _NESTED_TOO_DEEPLY
 
 
-# The fields that a fence compares. A rescue also compares the signs of life: a claim that was renewed since is alive.
+# What a fence compares. A rescue also compares the signs of life: a claim that was renewed since is alive.
 # The token alone would show most losses. Monque for Node does not change it when it claims, so the others count, too.
-_FENCED_FIELDS: Final = ("status", "claimed_by", "locked_at", "claim_token", "last_heartbeat", "renewed_at")
+_FENCED: Final = ("status", "claim.by", "claim.since", "claim.token", "claim.last_heartbeat", "claim.renewed_at")
 
 
 def _read_fates(jobs: JobCollection, statements: Sequence[Statement], session: ClientSession) -> dict[ClaimId, Fate]:
     # Lenient: a document that was damaged since its claim must not keep the other jobs from their ends.
     ids = of_ids(job_id for statement in statements for job_id in statement.ids)
-    wanted = [FIELD[name] for name in ("receipt", "cancel_requested_at", *_FENCED_FIELDS)]
+    wanted = [FIELD[name] for name in ("internals.receipt", "claim.cancel_requested_at", *_FENCED)]
     reader = by_majority(jobs.collection, LENIENT)
     found = {document["_id"]: document for document in reader.find(ids, wanted, hint=BY_ID, session=session)}
     fates = {}
@@ -134,16 +134,16 @@ def _read_fates(jobs: JobCollection, statements: Sequence[Statement], session: C
 def fate_of(statement: Statement, document: Mapping[str, Any]) -> Fate:
     """Return what became of a claim in this statement, by the document as it is after the write."""
     # The receipt comes first: an end that was written clears the fields of the claim, so its fence no longer holds.
-    receipt = document.get(FIELD["receipt"])
+    receipt = document.get(FIELD["internals.receipt"])
     if receipt == statement.receipt:
         return Fate.WRITTEN
     if receipt == statement.receipt_otherwise:
         return Fate.CANCELLED
     guard = filter_of(statement.transition.guard)
-    if any(document.get(name) != guard[name] for name in (FIELD[name] for name in _FENCED_FIELDS) if name in guard):
+    if any(document.get(name) != guard[name] for name in (FIELD[name] for name in _FENCED) if name in guard):
         return Fate.LOST
     # The fence holds, and yet the statement did not match: another condition of its guard did not hold.
-    if document.get(FIELD["cancel_requested_at"]) is not None and statement.transition.otherwise is not None:
+    if document.get(FIELD["claim.cancel_requested_at"]) is not None and statement.transition.otherwise is not None:
         return Fate.CANCELLED  # Not written yet: see `_write_otherwise`.
     return Fate.JOB_CHANGED
 

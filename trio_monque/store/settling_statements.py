@@ -64,7 +64,7 @@ class Statement:
 
 def grouped(transitions: Sequence[Transition], receipt_prefix: str) -> list[Statement]:
     """Return the fewest statements that write these transitions. The guard of each names its claim (id and token)."""
-    ends = [((one.guard["id"], one.guard["claim_token"]), one) for one in transitions]
+    ends = [((one.guard["id"], one.guard["claim.token"]), one) for one in transitions]
     return list(dict.fromkeys(statements_for(ends, receipt_prefix)))
 
 

@@ -43,10 +43,10 @@ def look(jobs: JobCollection, but: Sequence[ObjectId] = ()) -> Sequence[Job]:
     wanted = {
         **filter_of({"status": JobStatus.PENDING}),
         # As a comparison, which the server knows to be true of all that is in the index.
-        FIELD["start_by"]: {"$gte": _ANY_MOMENT},
+        FIELD["limits.start_by"]: {"$gte": _ANY_MOMENT},
         **({"_id": {"$nin": list(but)}} if but else {}),
     }
-    index, order = indexes.name_of(indexes.START_BY), [(FIELD["start_by"], ASCENDING)]
+    index, order = indexes.name_of(indexes.START_BY), [(FIELD["limits.start_by"], ASCENDING)]
     try:
         return jobs.decoded(lambda collection: collection.find(wanted, sort=order, limit=MOST_AT_ONCE, hint=index))
     except driver.OperationFailure as error:
@@ -73,7 +73,7 @@ def end(jobs: JobCollection, late: Sequence[Job], now: datetime, receipt: str) -
             found = set(written)
         else:
             # As a majority has it: the end is reported, and a primary that is cut off may show one that is undone.
-            ours = {**of_ids(written), FIELD["receipt"]: receipt}
+            ours = {**of_ids(written), FIELD["internals.receipt"]: receipt}
             reader = by_majority(jobs.collection)
             found = {document["_id"] for document in reader.find(ours, {"_id": True}, hint=BY_ID, session=session)}
     if result.modified < len(late):

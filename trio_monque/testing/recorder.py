@@ -18,6 +18,7 @@ from ..client.schedules import Declare
 from ..client.sync_monque import SyncMonque
 from ..jobs.enqueued import Enqueued
 from ..jobs.job import Job, JobStatus
+from ..jobs.job_parts import NO_CLAIM, RunAgain
 from ..jobs.new_job import Draft, NewJob, NewSchedule
 from ..jobs.run_again import debounced_until
 from ..jobs.stored_value_limits import unpacked
@@ -79,22 +80,16 @@ def _changed(holder: Job, job: Job, new: NewJob) -> Enqueued[Any]:
     runs = holder.status is JobStatus.PROCESSING
     since, due = job.debounced_since, job.next_run_at
     if since is not None and new.delay is not None:
-        since = (holder.again_since if runs else holder.debounced_since) or since
+        held = holder.again if runs else holder
+        since = (None if held is None else held.debounced_since) or since
         due = debounced_until(since, job.created_at, new.delay, new.max_wait)
     if not runs:
-        content = {"data": job.data, "next_run_at": due, "start_by": job.start_by, "debounced_since": since}
-        return Enqueued(replace(holder, **content, rev=holder.rev + 1), "replaced")
-    return Enqueued(
-        replace(
-            holder,
-            again=job.id,
-            again_data=job.data,
-            again_at=due,
-            again_start_by=job.start_by,
-            again_since=since,
-        ),
-        "again",
-    )
+        limits = replace(holder.limits, start_by=job.limits.start_by)
+        internals = replace(holder.internals, rev=holder.internals.rev + 1)
+        content = {"data": job.data, "next_run_at": due, "limits": limits, "debounced_since": since}
+        return Enqueued(replace(holder, **content, internals=internals), "replaced")
+    again = RunAgain(call=job.id, data=job.data, next_run_at=due, start_by=job.limits.start_by, debounced_since=since)
+    return Enqueued(replace(holder, again=again), "again")
 
 
 class _Remembering(Monque):
@@ -149,7 +144,7 @@ class RecordingScheduler:
     def __init__(self, context: ClientContext, running: Job) -> None:
         self._memory = _Memory(context, running)
         self._client = _Remembering(context, self._memory)
-        self.id = running.claimed_by
+        self.id = (running.claim or NO_CLAIM).by
         self.sync = Recorder(_RememberingSync(context, self._memory))
         self.drained = False
 

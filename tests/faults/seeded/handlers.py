@@ -41,7 +41,7 @@ class Handlers:
     async def _handler(self, job: RunningJob[Any]) -> None:
         how = behaviour(self._seed, job.data["marker"], job.attempt)
         write = partial(self._played.write, job.scheduler.id, job=job.id, attempt=job.attempt)
-        write(what="start", detail=(job.fail_count, job.data["marker"], job.job.rescues, job.job.rev))
+        write(what="start", detail=(job.fail_count, job.data["marker"], job.job.rescues, job.job.internals.rev))
         ends = "returned"
         try:
             try:

@@ -81,7 +81,7 @@ def _without_resolving(patch: pytest.MonkeyPatch) -> None:
 
 def _without_observing(patch: pytest.MonkeyPatch) -> None:
     """A sign of life is overlooked."""
-    patch.setattr(rescuer, "mark_of", lambda job: (job.claimed_by, job.locked_at, job.claim_token))
+    patch.setattr(rescuer, "mark_of", lambda job: (job.claim.by, job.claim.since, job.claim.token))
     _settling_without("lastHeartbeat", "renewedAt")(patch)
 
 

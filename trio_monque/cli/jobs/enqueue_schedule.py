@@ -223,11 +223,11 @@ def _print_schedule(job: Job, now: datetime, *, is_new: bool, is_kept: bool) -> 
     else:
         kept = "it was kept; --on-conflict update changes it" if is_kept else "it is now:"
         click.echo(f"{job.name} {job.id} has this key already ({job.status}); {kept}")
-    if job.repeat_interval is None:
+    if job.schedule is None:
         click.echo("It does not recur.")
         return
     try:
-        found = schedule_preview.preview(job.repeat_interval, job.timezone, _RUNS_SHOWN, now)
+        found = schedule_preview.preview(job.schedule.cron, job.schedule.timezone, _RUNS_SHOWN, now)
     except InvalidCronError as error:  # Another program has stored it.
         warn(f"warning: {error}")
         return

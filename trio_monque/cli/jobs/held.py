@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from difflib import get_close_matches
 
-from ...jobs.fences import sign_of_life
+from ...jobs.fences import claimed_at, last_sign_of_life
 from ...jobs.job import Job
 from ...safe_text import one_line
 from ...store.diagnosis.claims import jobs_held_by
@@ -45,8 +45,8 @@ def _print(access: JobsAccess, instance_id: str, held: Sequence[Job]) -> None:
         {
             "id": job.id,
             "name": job.name,
-            "claimed": _since(job.locked_at or job.updated_at, now),
-            "renewed": _since(next(iter(sign_of_life(job).values())), now),
+            "claimed": _since(claimed_at(job), now),
+            "renewed": _since(last_sign_of_life(job), now),
             "attempts": job.attempts,
         }
         for job in held

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from datetime import datetime
 from difflib import get_close_matches
 from typing import Any, Final
@@ -12,20 +12,19 @@ import click
 
 from ...error_types import MonqueError
 from ...jobs.cron import normalised, zone_names
-from ...jobs.job import Job, JobStatus
+from ...jobs.job import JobStatus
 from ...jobs.meta import checked_meta
 from ...jobs.new_job import check_name, check_on_exhausted, check_unique_key
-from ...store.fields import FIELD
-from ...store.job_json import value_from_json
+from ...store.fields import FIELD, TYPES
+from ...store.job_json import NAMES, value_from_json
 from ...store.types import ObjectId
 from ..parameters import FROM_NOW, moment_in, seconds_in
 
 _NOT_SET: Final = FIELD["id"]
 """MongoDB changes the `_id` of no document."""
 
-# By the text of the type: annotations are not evaluated.
 _KIND: Final[Mapping[str, str]] = {
-    FIELD[one.name]: str(one.type).partition(" ")[0] for one in fields(Job) if FIELD[one.name] != _NOT_SET
+    field: TYPES[name].partition(" ")[0] for name, field in FIELD.items() if field != _NOT_SET
 }
 
 
@@ -38,9 +37,9 @@ def _check_zone(name: str) -> None:
 _CHECKS: Final[Mapping[str, Callable[[Any], object]]] = {
     FIELD["name"]: check_name,
     FIELD["unique_key"]: check_unique_key,
-    FIELD["repeat_interval"]: normalised,
-    FIELD["timezone"]: _check_zone,
-    FIELD["on_exhausted"]: check_on_exhausted,
+    FIELD["schedule.cron"]: normalised,
+    FIELD["schedule.timezone"]: _check_zone,
+    FIELD["schedule.on_exhausted"]: check_on_exhausted,
     FIELD["meta"]: checked_meta,
 }
 
@@ -54,16 +53,16 @@ class Assignment:
 
 
 class _Field(click.ParamType[str]):
-    """The name of a field in the document; that of the attribute of a job is accepted, too."""
+    """The name of a field in the document; its name in JSON is accepted, too."""
 
     name = "FIELD"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        field: str = FIELD.get(value, value)
+        field: str = FIELD[NAMES[value]] if value in NAMES else value
         if field == _NOT_SET:
             self.fail("MongoDB does not change the _id of a document", param, ctx)
         if field not in _KIND:
-            near = get_close_matches(value, [*_KIND, *FIELD], n=1)
+            near = get_close_matches(value, [*_KIND, *NAMES], n=1)
             meant = f"did you mean {near[0]}?" if near else f"it has {', '.join(_KIND)}"
             self.fail(f"a job has no field {value!r}: {meant}", param, ctx)
         return field

@@ -10,6 +10,7 @@ from typing import Any, Final
 import click
 
 from ...jobs.job import Job
+from ...jobs.job_parts import NO_CLAIM
 from ...safe_text import one_line
 from ...store.job_json import value_as_json
 from ..output import duration, moment, print_columns, print_fields, since
@@ -26,7 +27,7 @@ def print_job(job: Job, now: datetime, why: Sequence[str]) -> None:
         ("progress", job.progress),
         ("saved", job.saved),
         ("result", job.result),
-        ("data of the run that follows", job.again_data),
+        ("data of the run that follows", None if job.again is None else job.again.data),
     ):
         if value is not None or heading == "data":
             click.echo(f"\n{heading}")
@@ -46,36 +47,37 @@ def _identity(job: Job) -> dict[str, object]:
         "name": job.name,
         "status": job.status,
         "unique key": job.unique_key,
-        "schedule": None if job.repeat_interval is None else f"{job.repeat_interval} ({job.timezone or 'UTC'})",
-        "schedule version": job.schedule_version,
-        "when exhausted": job.on_exhausted,
+        "schedule": None if job.schedule is None else f"{job.schedule.cron} ({job.schedule.timezone or 'UTC'})",
+        "schedule version": None if job.schedule is None else job.schedule.version,
+        "when exhausted": None if job.schedule is None else job.schedule.on_exhausted,
         "attempts": job.attempts,
         "failures": job.fail_count or None,
         "deaths": job.rescues or None,
-        "most attempts": job.max_attempts,
-        "most deaths": job.max_rescues,
-        "timeout": None if job.timeout is None else duration(job.timeout),
-        "start by": None if job.start_by is None else moment(job.start_by),
-        "claimed by": job.claimed_by,
+        "most attempts": job.limits.max_attempts,
+        "most deaths": job.limits.max_rescues,
+        "timeout": None if job.limits.timeout is None else duration(job.limits.timeout),
+        "start by": None if job.limits.start_by is None else moment(job.limits.start_by),
+        "claimed by": (job.claim or NO_CLAIM).by,
         "last failure": job.fail_reason,
         "meta": ", ".join(f"{key}={value}" for key, value in job.meta.items()),
     }
 
 
 def _timeline(job: Job) -> Iterator[tuple[datetime, str]]:
+    claim = job.claim or NO_CLAIM
     found: list[tuple[datetime | None, str]] = [
         (job.created_at, "enqueued"),
-        (job.occurrence, "first due date of this occurrence"),
+        (job.internals.occurrence, "first due date of this occurrence"),
         (job.started_at, "last run began"),
         *((_moment_of(one), f"attempt {one.get('attempt', '?')} failed") for one in job.errors),
-        (job.cancel_requested_at, "cancellation requested"),
-        (job.locked_at, f"claimed by {job.claimed_by}"),
-        (job.last_heartbeat, "last heartbeat of its holder"),
+        (claim.cancel_requested_at, "cancellation requested"),
+        (claim.since, f"claimed by {claim.by}"),
+        (claim.last_heartbeat, "last heartbeat of its holder"),
         (job.finished_at, "last run ended"),
         (job.debounced_since, "first of the calls that were debounced"),
         (job.updated_at, "last change"),
         (job.next_run_at, "due"),
-        (job.again_at, "due once more after this run"),
+        (None if job.again is None else job.again.next_run_at, "due once more after this run"),
     ]
     known = [(at, what) for at, what in found if at is not None]
     yield from sorted(known, key=lambda one: one[0])

@@ -6,9 +6,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from ...jobs.fences import is_ours, sign_of_life
+from ...jobs.fences import is_ours, last_sign_of_life
 from ...jobs.instance import Instance, clamped, may_run, similar_name
 from ...jobs.job import Job, JobStatus, deaths_of, is_resumed
+from ...jobs.job_parts import NO_CLAIM
 from ...jobs.rescue_policy import SUSPECT_FROM
 from ...options_and_defaults import LEASE_IN_BEATS
 from ..output import counted, duration, moment
@@ -49,9 +50,10 @@ def why_not_now(job: Job, about: Circumstances) -> Sequence[str]:
 
 
 def _why_pending(job: Job, about: Circumstances) -> Iterator[str]:
-    if job.claimed_by is not None:
+    claim = job.claim or NO_CLAIM
+    if claim.by is not None:
         yield (
-            f"It is pending and still has an owner ({job.claimed_by}), so no scheduler claims it: another program "
+            f"It is pending and still has an owner ({claim.by}), so no scheduler claims it: another program "
             f"wrote that. Cancel it and retry it (`trio-monque cancel {job.id}`, `trio-monque retry {job.id}`)."
         )
         return
@@ -73,7 +75,7 @@ def _why_then(job: Job) -> str:
         if job.fail_count:
             return f"{counted(job.fail_count, 'failed attempt')}: the next one is due at"
         return "It is due again at"
-    return "Its next occurrence is due at" if job.repeat_interval is not None else "It is due at"
+    return "Its next occurrence is due at" if job.schedule is not None else "It is due at"
 
 
 def no_instance_runs(name: str, instances: Sequence[Instance]) -> str | None:
@@ -130,12 +132,13 @@ def _instances(number: int) -> str:
 
 
 def _how_it_runs(job: Job, about: Circumstances) -> Iterator[str]:
-    holder = next((one for one in about.instances if one.id == job.claimed_by), None)
-    by = str(holder) if holder is not None else f"{job.claimed_by}"
-    (signal,) = sign_of_life(job).values()
+    claim = job.claim or NO_CLAIM
+    holder = next((one for one in about.instances if one.id == claim.by), None)
+    by = str(holder) if holder is not None else f"{claim.by}"
+    signal = last_sign_of_life(job)
     silence = None if signal is None else (about.now - signal) / timedelta(seconds=1)
-    lease = LEASE_IN_BEATS * clamped(job.heartbeat_interval)
-    since = "" if job.locked_at is None else f" since {moment(job.locked_at)}"
+    lease = LEASE_IN_BEATS * clamped(claim.heartbeat_interval)
+    since = "" if claim.since is None else f" since {moment(claim.since)}"
     library = "" if is_ours(job) else ", through another library"
     if silence is not None and silence <= lease:
         yield f"It runs{since} on {by}{library}; the last sign of life came {duration(max(silence, 0.0))} ago."
@@ -146,8 +149,8 @@ def _how_it_runs(job: Job, about: Circumstances) -> Iterator[str]:
             f"It is claimed{since} by {by}{library}, and the last sign of life {how_long}: its process died, or is "
             f"frozen or cut off. Other instances rescue it {duration(lease)} after the last sign that they saw."
         )
-        if not any(one.is_live and one.id != job.claimed_by for one in about.instances):
+        if not any(one.is_live and one.id != claim.by for one in about.instances):
             yield "No other live instance is there to do that: start a worker (`trio-monque run`)."
-    if job.cancel_requested_at is not None:
-        ago = duration((about.now - job.cancel_requested_at) / timedelta(seconds=1))
+    if claim.cancel_requested_at is not None:
+        ago = duration((about.now - claim.cancel_requested_at) / timedelta(seconds=1))
         yield f"Its cancellation was requested {ago} ago. A plain handler must call `job.check_cancelled()` to notice."

@@ -11,9 +11,10 @@ from typing import Final
 
 from bson import ObjectId
 
-from ...jobs.fences import is_ours, sign_of_life
+from ...jobs.fences import claimed_at, is_ours, last_sign_of_life
 from ...jobs.instance import is_alive
 from ...jobs.job import Job
+from ...jobs.job_parts import NO_CLAIM
 from ...jobs.rescue_policy import lease_of
 from .. import indexes
 from ..bounded_counts import first_of
@@ -78,7 +79,7 @@ def look_at_claims(jobs: JobCollection, now: datetime, name: str | None = None) 
     )
     by_holder: dict[tuple[str | None, bool], list[Job]] = defaultdict(list)
     for job in found:
-        by_holder[job.claimed_by, is_ours(job)].append(job)
+        by_holder[(job.claim or NO_CLAIM).by, is_ours(job)].append(job)
     is_capped = len(found) >= MOST_CLAIMS
     return [_holder(key[0], held, now, is_capped=is_capped) for key, held in by_holder.items()]
 
@@ -86,7 +87,7 @@ def look_at_claims(jobs: JobCollection, now: datetime, name: str | None = None) 
 @command("count the running jobs by their holders", writes=False)
 def numbers_held(jobs: JobCollection) -> Mapping[str, Count]:
     """Return how many jobs each instance holds, of MOST_HELD running jobs at most. Reads the index `HELD` alone."""
-    holder = FIELD["claimed_by"]
+    holder = FIELD["claim.by"]
     steps = [*first_of(CLAIMED, MOST_HELD + 1), {"$group": {"_id": f"${holder}", "count": {"$sum": 1}}}]
     collection = jobs.collection.with_options(codec_options=LENIENT)
     rows = indexes.hinted(indexes.HELD, lambda hint: list(collection.aggregate(steps, **indexes.hinting(hint))))
@@ -97,7 +98,7 @@ def numbers_held(jobs: JobCollection) -> Mapping[str, Count]:
 @command("look at the jobs of the instance", writes=False)
 def jobs_held_by(jobs: JobCollection, instance_id: str, limit: int) -> Sequence[Job]:
     """Return the running jobs that an instance holds, the longest held first, without their large fields."""
-    held = {**CLAIMED, FIELD["claimed_by"]: instance_id}
+    held = {**CLAIMED, FIELD["claim.by"]: instance_id}
     return jobs.decoded(
         lambda collection: indexes.hinted(
             indexes.HELD,
@@ -117,15 +118,10 @@ def _holder(instance_id: str | None, held: Sequence[Job], now: datetime, *, is_c
         silent_since=since,
         lease=lease_of(job),
         example=job.id,
-        claimed_at=min(_claimed_at(job) for job in held),
+        claimed_at=min(claimed_at(job) for job in held),
     )
 
 
 def _silent_since(job: Job, now: datetime) -> tuple[datetime, Job] | None:
-    (sign,) = sign_of_life(job).values()
-    last = sign or _claimed_at(job)
-    return None if is_alive(last, job.heartbeat_interval, now) else (last, job)
-
-
-def _claimed_at(job: Job) -> datetime:
-    return job.locked_at or job.updated_at
+    last = last_sign_of_life(job) or claimed_at(job)
+    return None if is_alive(last, (job.claim or NO_CLAIM).heartbeat_interval, now) else (last, job)

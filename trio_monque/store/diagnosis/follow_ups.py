@@ -10,7 +10,7 @@ from typing import Final
 from ...jobs.follow_ups import OWED, OWING
 from .. import indexes
 from ..bounded_counts import first_of
-from ..codec import OWN_OPTIONS
+from ..codec import OWN_OPTIONS, stored_follow_up
 from ..commands import command
 from ..fields import FIELD
 from ..job_collection import JobCollection
@@ -40,7 +40,11 @@ def owed(jobs: JobCollection, before: datetime, name: str | None = None) -> Sequ
     """Return the jobs, of one name or of all, that ended before a moment and owe a follow-up. Needs their index."""
     ended = FIELD["updated_at"]
     of_name = {} if name is None else {FIELD["name"]: name}
-    is_owing = {FIELD["follow_up"]: OWED, **of_name, FIELD["status"]: {"$in": [status.value for status in OWING]}}
+    is_owing = {
+        FIELD["follow_up"]: stored_follow_up(OWED),
+        **of_name,
+        FIELD["status"]: {"$in": [status.value for status in OWING]},
+    }
     pipeline = [
         *first_of(is_owing, MOST_READ),
         {

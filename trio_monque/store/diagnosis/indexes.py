@@ -43,10 +43,10 @@ OF_NODE: Final = frozenset(
         [("created_at", -1), ("id", -1)],
         [("updated_at", -1), ("id", -1)],
         [("next_run_at", -1), ("id", -1)],
-        [("claimed_by", 1), ("status", 1)],
-        [("last_heartbeat", 1), ("status", 1)],
-        [("name", 1), ("status", 1), ("next_run_at", 1), ("claimed_by", 1)],
-        [("status", 1), ("locked_at", 1), ("last_heartbeat", 1)],
+        [("claim.by", 1), ("status", 1)],
+        [("claim.last_heartbeat", 1), ("status", 1)],
+        [("name", 1), ("status", 1), ("next_run_at", 1), ("claim.by", 1)],
+        [("status", 1), ("claim.since", 1), ("claim.last_heartbeat", 1)],
         [("status", 1), ("updated_at", 1)],
     )
 )

@@ -173,7 +173,7 @@ class BadSchedule:
 @command("look for schedules that cannot be understood", writes=False)
 def bad_schedules(jobs: JobCollection, name: str | None = None) -> Sequence[BadSchedule]:
     """Return such schedules, as far as they are found. Needs `UNIQUE_KEY`, and `UPDATED` or for one name `CLAIM`."""
-    recurs = {FIELD["repeat_interval"]: {"$exists": True, "$ne": None}}
+    recurs = {FIELD["schedule.cron"]: {"$exists": True, "$ne": None}}
     key, status = FIELD["unique_key"], FIELD["status"]
     of_name = {"$gte": ""} if name is None else name
     live = {FIELD["name"]: of_name, key: {"$exists": True}, status: {"$in": ["pending", "processing"]}}
@@ -237,8 +237,8 @@ def _read(
                 "at": {"$cond": [{"$eq": [{"$type": at}, "date"]}, at, None]},
                 "rescues": f"${FIELD['rescues']}",
                 "failures": f"${FIELD['fail_count']}",
-                "line": f"${FIELD['repeat_interval']}",
-                "timezone": f"${FIELD['timezone']}",
+                "line": f"${FIELD['schedule.cron']}",
+                "timezone": f"${FIELD['schedule.timezone']}",
                 "reason": {"$cond": [is_text, {"$substrCP": [reason, 0, _REASON_SHOWN]}, None]},
             }
         },

@@ -1,0 +1,158 @@
+"""The parts of a job: values that belong together, and that most jobs do not have. Frozen.
+
+A part exists only in a job that has something of it, and jobs of one claim share their JobClaim. In MongoDB the fields
+of all parts stand flat beside the others: `store/fields.py` has their names there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from datetime import datetime
+from types import MappingProxyType
+from typing import Any, Final
+
+from bson import ObjectId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobClaim:
+    """The claim on a job. Attributes that its holder has not written are None.
+
+    Attributes:
+        by: The id of the instance that holds it.
+        since: When the instance claimed the job.
+        token: The fencing token; None in claims of other libraries.
+        last_heartbeat: When the claim was renewed last.
+        heartbeat_interval: Seconds between renewals.
+        renewed_at: When the holder renewed the claim last, or made it. Another process with the same instance id may
+            write `last_heartbeat`, but not this.
+        cancel_requested_at: When a caller requested that this run be cancelled.
+    """
+
+    by: str | None = None
+    since: datetime | None = None
+    token: str | None = None
+    last_heartbeat: datetime | None = None
+    heartbeat_interval: float | None = None
+    renewed_at: datetime | None = None
+    cancel_requested_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schedule:
+    """The schedule of a recurring job.
+
+    Attributes:
+        cron: A cron expression of five fields.
+        timezone: The IANA name of its time zone; None for UTC.
+        version: The `version` of its declaration; None for none.
+        on_exhausted: "fail" if it ends with an occurrence that has used up its attempts. Otherwise it goes on.
+    """
+
+    cron: str
+    timezone: str | None = None
+    version: int | None = None
+    on_exhausted: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobLimits:
+    """Limits of one job, in place of those of its worker and scheduler. None for those.
+
+    Attributes:
+        timeout: Seconds that one run may take.
+        max_attempts: The job is `failed` after this number of failures.
+        max_rescues: How many deaths in a row it may cause.
+        start_by: If no run has begun by then, the job is cancelled. None after the first run.
+    """
+
+    timeout: float | None = None
+    max_attempts: int | None = None
+    max_rescues: int | None = None
+    start_by: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunAgain:
+    """What a running job does once it has ended: another run, that a call wants by its `on_conflict`.
+
+    Attributes:
+        call: The id of that call.
+        data, next_run_at, start_by, debounced_since: What the job has in that run.
+    """
+
+    call: ObjectId
+    data: Any = None
+    next_run_at: datetime | None = None
+    start_by: datetime | None = None
+    debounced_since: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FollowUpOwed:
+    """The worker of the job has a `then`: once the job has completed or failed, its follow-up is enqueued."""
+
+
+@dataclass(frozen=True, slots=True)
+class FollowUpChosen:
+    """The follow-up is stored, and is about to be released.
+
+    Attributes:
+        id: The id of the follow-up.
+    """
+
+    id: ObjectId
+
+
+@dataclass(frozen=True, slots=True)
+class FollowUpParked:
+    """The job is itself a follow-up, and is not released yet.
+
+    Attributes:
+        attempt: The `attempts` of the job that it follows.
+        due: The due date that it gets.
+    """
+
+    attempt: int
+    due: datetime
+
+
+FollowUp = FollowUpOwed | FollowUpChosen | FollowUpParked
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobInternals:
+    """What the library notes in a job for itself. It may change with each version.
+
+    Attributes:
+        rev: Grows with every edit of a pending job's content.
+        receipt: Identifies the settlement, or the batch of a bulk action, that was written last.
+        occurrence: The occurrence of a recurring job that is tried again: the date at which it was first due.
+        resumes_at: The due date that this library wrote last for another attempt at the same occurrence.
+        saved_for: The occurrence in which a recurring job's handler saved: the date at which it was first due.
+    """
+
+    rev: int = 0
+    receipt: str | None = None
+    occurrence: datetime | None = None
+    resumes_at: datetime | None = None
+    saved_for: datetime | None = None
+
+
+NO_CLAIM: Final = JobClaim()
+NO_LIMITS: Final = JobLimits()
+NO_INTERNALS: Final = JobInternals()
+
+EMPTY: Final[Mapping[str, Any]] = MappingProxyType({"claim": NO_CLAIM, "limits": NO_LIMITS, "internals": NO_INTERNALS})
+"""The parts that may change inside, with nothing in them. The others change as a whole."""
+
+PARTS: Final[Mapping[str, type[Any]]] = MappingProxyType(
+    {"claim": JobClaim, "schedule": Schedule, "limits": JobLimits, "again": RunAgain, "internals": JobInternals}
+)
+"""The attributes of a job that are parts, and their classes. (`follow_up` is a single field of the document.)"""
+
+IN_PARTS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
+    {f"{part}.{one.name}": (part, one.name) for part, kind in PARTS.items() for one in fields(kind)}
+)
+"""The paths of all attributes of parts, such as "claim.token", and what each path consists of."""
