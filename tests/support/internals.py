@@ -83,7 +83,7 @@ def look_for_jobs(scheduler: SchedulerClient) -> None:
 def has_looked_for_jobs(scheduler: SchedulerClient) -> bool:
     """Whether the first look of a scheduler is over, and none is under way: then only a wake-up makes it look."""
     claimer = scheduler._engine._claimer
-    return claimer._begun > 0 and not claimer.is_claiming
+    return claimer._ledger.claims_sent > 0 and not claimer.is_claiming
 
 
 def look_for_dead_claims(scheduler: SchedulerClient) -> None:

@@ -102,6 +102,6 @@ class Candidates(Generic[T]):
             found.exhausted,
             read_at,
             is_whole=found.is_whole,
-            withholds=demand.withholds,
+            is_running_here=demand.is_running_here,
         )
         self.contention.looked(full=prefetch.full, short=found.short)

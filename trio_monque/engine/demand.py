@@ -30,8 +30,8 @@ class Demand:
         suspects: How many of them may be suspects, see `RunSource.is_suspect`.
         capacity: How many runs may go on at once, including those that go on now.
         force_look: Something new was announced, so that what was read ahead does not suffice.
-        withholds: Called with the key of an item (`RunSource.key_of`): whether a run of it goes on here, so that it
-            must not be claimed now.
+        is_running_here: Takes the key of an item (`RunSource.key_of`). Returns whether this instance already runs the
+            item; such items must not be claimed again.
     """
 
     total: int
@@ -39,7 +39,7 @@ class Demand:
     suspects: int = 1
     capacity: int = 0
     force_look: bool = True
-    withholds: Callable[[Hashable], bool] = lambda key: False
+    is_running_here: Callable[[Hashable], bool] = lambda key: False
 
 
 @dataclass(frozen=True, slots=True)

@@ -97,7 +97,7 @@ class Prefetch(Generic[T]):
         read_at: float,
         *,
         is_whole: bool = True,
-        withholds: Callable[[Hashable], bool] = lambda key: False,
+        is_running_here: Callable[[Hashable], bool] = lambda key: False,
     ) -> None:
         """What the look has found replaces all that was known.
 
@@ -107,7 +107,7 @@ class Prefetch(Generic[T]):
             exhausted: The groups that have no other items than these.
             read_at: When the look began.
             is_whole: See `Found`.
-            withholds: Whether an item must not be claimed, by its key.
+            is_running_here: Whether this instance already runs an item, by its key: it must not be claimed again.
         """
         groups: dict[str, deque[T]] = {group: deque() for group in asked}
         withheld: Counter[str] = Counter()
@@ -115,7 +115,7 @@ class Prefetch(Generic[T]):
             key, group = self._key_of(one), self._group_of(one)
             if key in self._gone:
                 continue
-            if withholds(key):
+            if is_running_here(key):
                 withheld[group] += READ_PER_WITHHELD
             else:
                 groups[group].append(one)

@@ -343,7 +343,8 @@ class Run(Generic[ClaimT]):
         return self._reason_except_lost_at(self._clock.current_time())
 
     def _reason_except_lost_at(self, now: float) -> CancelReason | None:
-        # Only a deadline that came before that of the lease: whichever was first has cancelled the scope.
+        # Report TIMEOUT only if the time limit came before the lease deadline; the earlier of the two cancelled the
+        # scope.
         if self._reason is None and self.deadline <= min(now, self._lease_deadline):
             self._reason = CancelReason.TIMEOUT
         # `begins_at` has moved the deadline, and the scope has ended by the old one: `begin` comes too late.

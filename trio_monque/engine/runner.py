@@ -122,7 +122,7 @@ class Runner(Generic[ClaimT, SettlementT]):
         """Whether an earlier run of its item goes on, so that this one must not start."""
         return self._going_on.get(self._source.key_of(run.claim)) is not run
 
-    def withholds(self, key: Hashable) -> bool:
+    def is_running_here(self, key: Hashable) -> bool:
         """Whether a run of this item goes on, so that it must not be claimed; a look follows its end."""
         if not self._goes_on(key):
             return False

@@ -137,7 +137,7 @@ class ClaimSource(DueSource, Protocol[ClaimT]):
     async def claim(self, demand: Demand) -> Granted[ClaimT]:
         """Claims as many items as there are, at most what is demanded.
 
-        It passes over what the demand withholds, as if it were not there.
+        It passes over the items that the demand names as running here, as if they were not there.
         """
         ...
 

@@ -49,7 +49,7 @@ GO_ON: Final = Wake()
 
 
 class WakeSignal:
-    """Level-triggered: however often it is set before a wait, it wakes one waiting task, once."""
+    """Coalescing signal: any number of `set` calls before a wait wake one waiter once."""
 
     def __init__(self) -> None:
         self._event = trio.Event()
