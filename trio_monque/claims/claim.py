@@ -68,10 +68,10 @@ class Claim(Generic[DocT]):
 
     document: DocT
 
-    def __init__(self, run: Run[HeldDocument], source: ClaimEnds, work: ClaimWork, loop: HandlerLoop) -> None:
+    def __init__(self, run: Run[HeldDocument], ends: ClaimEnds, work: ClaimWork, loop: HandlerLoop) -> None:
         self.document = run.claim.document
         self._run = run
-        self._source = source
+        self._ends = ends
         self._work = work
         self._loop = loop
         self._block: AbstractContextManager[CleanupScope] | None = None
@@ -123,7 +123,7 @@ class Claim(Generic[DocT]):
             MonqueConnectionError: The result may or may not be written (`unknown_outcome`).
         """
         # Encoded here and now: the caller may change the object afterwards.
-        outcome = Finished(self._source.encoded(update, self._run.claim))
+        outcome = Finished(self._ends.encoded(update, self._run.claim))
         try:
             await self._loop.carry_out(self._run, self._end, outcome)
         except InvalidUpdateError:
@@ -149,7 +149,7 @@ class Claim(Generic[DocT]):
                 it was.
             MonqueError: The claim has ended, its work is cancelled, or the server is standalone.
         """
-        encoded = self._source.encoded(update, self._run.claim)
+        encoded = self._ends.encoded(update, self._run.claim)
         ended: Ended[R] = await self._loop.carry_out(self._run, self._commit, function, encoded)
         return ended.value
 
@@ -158,7 +158,7 @@ class Claim(Generic[DocT]):
         await trio.lowlevel.checkpoint_if_cancelled()
         self._check_held()
         try:
-            ended = await self._source.transaction(self._run, function, update)
+            ended = await self._ends.transaction(self._run, function, update)
         except ClaimLostError:
             self._work.end()
             raise
@@ -202,7 +202,7 @@ class Claim(Generic[DocT]):
         self._check_held()
         settlement = DocumentSettlement(self._run.claim, outcome, is_early=True)
         try:
-            written = await self._source.settle_early(self._run, settlement)
+            written = await self._ends.settle_early(self._run, settlement)
         except BaseException:
             # Cancelled, and there was no answer within the clean-up: the settlement is on its way, and is written when
             # that is possible. The caller may catch the cancellation by a scope of its own and end normally, before or

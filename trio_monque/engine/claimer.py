@@ -3,17 +3,17 @@
 Two tasks of this claimer share one signal, so up to two claims are *in flight* (sent, and not answered) at a time. Each
 has reserved its slots (`Slots.reserved`), so both together never ask for more than is free.
 
-A claim either *looks* (`Source.claim`: which items are due? take these), or takes one announced item by its key
-(`Source.claim_one`). `LookLedger` knows what the looks have shown, and decides whether another one is needed.
+A claim either *looks* (`ClaimSource.claim`: which items are due? take these), or takes one announced item by its key
+(`ClaimSource.claim_one`). `LookLedger` knows what the looks have shown, and decides whether another one is needed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from enum import Enum, auto
 from functools import partial
-from typing import Final, Generic, TypeVar
+from typing import Final, Generic, NamedTuple, TypeVar
 
 import trio
 
@@ -44,6 +44,13 @@ class _Found(Enum):
     ALL = auto()  # A look took what it could: ask when the next item is due.
     NOT_LOOKED = auto()  # No look was needed, or none was possible.
     FAILED = auto()  # An outage: claim again after a pause.
+
+
+class _Brought(NamedTuple):
+    """The answer to a claim: the group of each item that it brought, and whether more may be due."""
+
+    groups: Sequence[str]
+    more: bool
 
 
 class Claimer(Generic[ClaimT, SettlementT]):
@@ -171,21 +178,16 @@ class Claimer(Generic[ClaimT, SettlementT]):
         # a later look.
         look = ledger.begin()
         demand = replace(demand, is_running_here=self._runner.is_running_here)
-        granted = await self._ask(partial(self._source.claim, demand), demand, running)
-        if granted is None:
+        brought = await self._ask(partial(self._source.claim, demand), demand, running)
+        if brought is None:
             return _Found.FAILED
-        ledger.looked(
-            look,
-            demand,
-            len(granted.claims),
-            more=granted.more,
-            took_all=took_all(demand, slots.groups, map(self._source.group_of, granted.claims), more=granted.more),
-            now=trio.current_time(),
-        )
+        groups, more = brought
+        is_all = took_all(demand, slots.groups, groups, more=more)
+        ledger.looked(look, demand, len(groups), more=more, took_all=is_all, now=trio.current_time())
         if ledger.gives_up():
             self._waker.look_again()
             return _Found.ALL
-        again = granted.more or (ledger.was_full and slots.demand().total > 0)
+        again = more or (ledger.was_full and slots.demand().total > 0)
         return _Found.MORE if again else _Found.ALL
 
     async def _take(self, item: KnownItem, running: trio.Nursery) -> _Found:
@@ -194,13 +196,13 @@ class Claimer(Generic[ClaimT, SettlementT]):
         if demand.total == 0 or self._is_settler_behind():
             return await self._look(running)
         demand = replace(demand, is_running_here=self._runner.is_running_here)
-        granted = await self._ask(partial(self._source.claim_one, item, demand), demand, running)
-        if granted is None or granted.more:
+        brought = await self._ask(partial(self._source.claim_one, item, demand), demand, running)
+        if brought is None or brought.more:
             # The item may still be due. As if it were announced anew: a look that began before this does not answer it.
             self._ledger.announce()
-        if granted is None:
+        if brought is None:
             return _Found.FAILED
-        if granted.more:
+        if brought.more:
             self._waker.look()
         else:
             # Also if the item was not granted: another instance took it, or it has changed, which is announced too.
@@ -209,7 +211,7 @@ class Claimer(Generic[ClaimT, SettlementT]):
 
     async def _ask(
         self, claim: Callable[[], Awaitable[Granted[ClaimT]]], demand: Demand, running: trio.Nursery
-    ) -> Granted[ClaimT] | None:
+    ) -> _Brought | None:
         """Sends the claim, and starts what it grants; None in an outage."""
         sent, number = trio.current_time(), self._ledger.send()
         self.progress.ask()
@@ -220,7 +222,7 @@ class Claimer(Generic[ClaimT, SettlementT]):
                     self._wake.go_on()
                 granted = await claim()
         except Exception as error:
-            if not self._source.is_transient(error):
+            if not self._pauses.is_transient(error):
                 raise
             if self.progress.fail(error):
                 self._observer.claiming_failed(error)
@@ -228,8 +230,7 @@ class Claimer(Generic[ClaimT, SettlementT]):
         else:
             self.progress.answered(len(granted.claims))
             # No checkpoint since the reservation ended: the runs take the slots before a claim can ask for them.
-            self._start(granted, sent, running)
-            return granted
+            return _Brought(self._start(granted, sent, running), granted.more)
         finally:
             # After `_start`, so that what waits for the claims in flight finds their runs in `held`.
             self._ledger.answered(number)
@@ -239,7 +240,9 @@ class Claimer(Generic[ClaimT, SettlementT]):
                 self._wake.go_on()
             self._runner.changed()
 
-    def _start(self, granted: Granted[ClaimT], sent: float, running: trio.Nursery) -> None:
+    def _start(self, granted: Granted[ClaimT], sent: float, running: trio.Nursery) -> Sequence[str]:
+        """Starts the runs of these claims; returns the group of each."""
+        groups = []
         for claim in granted.claims:
             # Its lease counts from `sent`. If the answer came after the lease deadline, the run is lost already, and
             # its handler is not called.
@@ -252,6 +255,8 @@ class Claimer(Generic[ClaimT, SettlementT]):
             if self._stop.draining.is_set() or self._runner.has_another_run(run):
                 run.cancel(CancelReason.SHUTDOWN)
             running.start_soon(self._runner.run_to_verdict, run, name="run")
+            groups.append(run.group)
+        return groups
 
     def _is_settler_behind(self) -> bool:
         return is_settler_behind(len(self._runner.held), self._slots.running, self._slots.capacity)

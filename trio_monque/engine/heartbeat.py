@@ -126,7 +126,7 @@ class Heartbeat(Generic[ClaimT, SettlementT]):
         try:
             return await self._source.renew([run.claim for run in runs])
         except Exception as error:
-            if not self._source.is_transient(error):
+            if not self._pauses.is_transient(error):
                 raise
             if progress.fail(error):
                 self._observer.renewal_failed(error)

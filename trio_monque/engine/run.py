@@ -26,6 +26,7 @@ from typing import Final, Generic, TypeVar
 import trio
 
 from ..grace import DISMISSED, Grace
+from .demand import ClaimTraits
 from .lease import LeaseTerms
 from .run_end import PRECEDENCE, CancelReason, RunEnd
 
@@ -79,6 +80,7 @@ class Run(Generic[ClaimT]):
 
     Attributes:
         claim: What is run.
+        key, group, is_suspect: Those of its `ClaimTraits`.
         scope: Everything of the handler happens inside.
         abandoned: The engine ended the `shielded_wait` for a thread of this run, which goes on. The source sets it.
         task: The one that it runs in, from its start on.
@@ -116,11 +118,14 @@ class Run(Generic[ClaimT]):
         "blocks",
         "claim",
         "claimed_at",
+        "group",
         "has_begun",
         "has_broken_engine",
         "is_gone",
         "is_settled_early",
         "is_settling_early",
+        "is_suspect",
+        "key",
         "scope",
         "task",
         "thread",
@@ -129,15 +134,16 @@ class Run(Generic[ClaimT]):
     def __init__(
         self,
         claim: ClaimT,
-        time_limit: float,
+        traits: ClaimTraits,
         *,
         terms: LeaseTerms,
         sent: float,
-        renewal_limit: float = math.inf,
-        start_limit: float = math.inf,
     ) -> None:
-        """`sent` is when the claim was asked for, on trio's clock. The limits are those of `RunSource`."""
+        """`sent` is when the claim was asked for, on trio's clock."""
         self.claim = claim
+        self.key = traits.key
+        self.group = traits.group
+        self.is_suspect = traits.is_suspect
         self.abandoned = False
         self.task: trio.lowlevel.Task | None = None
         self.thread: int | None = None
@@ -146,7 +152,7 @@ class Run(Generic[ClaimT]):
         self.is_settling_early = False
         self.has_begun = False
         self.has_broken_engine = False
-        self._start_limit = start_limit
+        self._start_limit = traits.start_limit
         self._is_past_lease_deadline = False
         self._terms = terms
         self._reason: CancelReason | None = None
@@ -160,8 +166,8 @@ class Run(Generic[ClaimT]):
         self._clock = trio.lowlevel.current_clock()
         self._started = self._clock.current_time()
         # The limits, and not the moments at which they end: all runs share these two numbers.
-        self._time_limit = time_limit
-        self._renewal_limit = renewal_limit
+        self._time_limit = traits.time_limit
+        self._renewal_limit = traits.renewal_limit
         self.claimed_at = self._sent = sent
         self._lease_deadline = terms.lease_deadline(sent)
         self._ends_at = min(self.deadline, self._lease_deadline)
@@ -267,7 +273,7 @@ class Run(Generic[ClaimT]):
 
     @property
     def renewable_until(self) -> float:
-        """When the heartbeat stops renewing its claim, on trio's clock; see `RunSource.renewal_limit`."""
+        """When the heartbeat stops renewing its claim, on trio's clock; see `ClaimTraits.renewal_limit`."""
         return self.claimed_at + self._renewal_limit
 
     @property

@@ -102,25 +102,17 @@ class Runner(Generic[ClaimT, SettlementT]):
 
     def hold(self, claim: ClaimT, sent: float) -> Run[ClaimT]:
         """Holds a granted claim: from now on it is renewed and has a slot. `sent` is when the claim was asked for."""
-        run = Run(
-            claim,
-            self._source.time_limit(claim),
-            terms=self._terms,
-            sent=sent,
-            renewal_limit=self._source.renewal_limit(claim),
-            start_limit=self._source.start_limit(claim),
-        )
+        run = Run(claim, self._source.traits_of(claim), terms=self._terms, sent=sent)
         self.held[run] = None
-        key = self._source.key_of(claim)
-        if not self._goes_on(key):
-            self._going_on[key] = run
+        if not self._goes_on(run.key):
+            self._going_on[run.key] = run
         self._take_slot(run)
         self.changed()
         return run
 
     def has_another_run(self, run: Run[ClaimT]) -> bool:
         """Whether an earlier run of its item goes on, so that this one must not start."""
-        return self._going_on.get(self._source.key_of(run.claim)) is not run
+        return self._going_on.get(run.key) is not run
 
     def is_running_here(self, key: Hashable) -> bool:
         """Whether a run of this item goes on, so that it must not be claimed; a look follows its end."""
@@ -247,9 +239,8 @@ class Runner(Generic[ClaimT, SettlementT]):
         """Its handler has ended, or is never called."""
         assert run.task is not None
         clear_grace(run.task)
-        # The source has answered these questions about the same claim when the run began.
         run.dismiss()
-        key = self._source.key_of(run.claim)
+        key = run.key
         if self._going_on.get(key) is run:
             del self._going_on[key]
             # A look passed over this item. Without a wake, it would wait for the next poll.
@@ -263,11 +254,11 @@ class Runner(Generic[ClaimT, SettlementT]):
             self.changed()  # No settlement follows that would report it.
 
     def _take_slot(self, run: Run[ClaimT]) -> None:
-        self._slots.take(self._source.group_of(run.claim), suspect=self._source.is_suspect(run.claim))
+        self._slots.take(run.group, suspect=run.is_suspect)
 
     def _free_slot(self, run: Run[ClaimT]) -> None:
         # When the handler has ended, and before that is written: the next claim overlaps this settlement.
-        self._slots.free(self._source.group_of(run.claim), suspect=self._source.is_suspect(run.claim))
+        self._slots.free(run.group, suspect=run.is_suspect)
         self._wake.make_room()
 
     def _may_start(self, run: Run[ClaimT]) -> bool:

@@ -147,7 +147,7 @@ class Settler(Generic[SettlementT, BatchT]):
                     batch = await self._source.prepare(settlements)
                 written = list(await self._source.settle(batch))
             except Exception as error:
-                if not self._source.is_transient(error):
+                if not self._pauses.is_transient(error):
                     raise
                 if self.progress.fail(error):
                     self._observer.settlement_delayed(error)

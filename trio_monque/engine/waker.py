@@ -273,7 +273,7 @@ class Waker:
         try:
             due = await self._source.next_due(self._groups) if self._groups else None
         except Exception as error:
-            if not self._source.is_transient(error):
+            if not self._pauses.is_transient(error):
                 raise
             if self.progress.fail(error):
                 self._observer.claiming_failed(error)

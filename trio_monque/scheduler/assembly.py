@@ -16,12 +16,11 @@ from ..store.database_threads import DatabaseThreads
 from .context import SchedulerContext
 from .engine_wakeups import EngineWakeups, RecentIds
 from .events_and_report import JobReporter
-from .job_source import JobSource
 from .job_stream import JobStream
 from .paused_names import PausedNames
 from .presence import Presence
 from .pruner import Pruner
-from .settlement import JobEngine
+from .sources import JobEngine, JobSources, job_sources
 from .worker import MakeRunningJob
 from .workers import Workers
 
@@ -30,7 +29,7 @@ from .workers import Workers
 class Parts:
     """The parts that the scheduler itself uses. These hold the other parts."""
 
-    source: JobSource
+    sources: JobSources
     engine: JobEngine
     presence: Presence
     wakeups: EngineWakeups
@@ -48,12 +47,15 @@ def assembled(
     """Construct the parts on the base that a scheduler has as a client: its context and its database threads."""
     paused, recent_ids = PausedNames(db_threads), RecentIds()
     shared = SchedulerContext(context, db_threads, workers, config, paused, reporter)
-    source = JobSource(shared, running_job)
     stream = JobStream(context, db_threads, workers, paused, config.instance_id, recent_ids)
     # In virtual time local wakeups announce everything. A change stream follows real time: its answers would arrive at
     # arbitrary moments of the virtual clock.
     is_streamed = config.change_stream and not loop_time().is_event_driven
-    engine: JobEngine = Engine(source, reporter, _limits(config), stream if is_streamed else None, handlers)
+    engine: JobEngine = Engine(
+        partial(job_sources, shared, running_job), reporter, _limits(config), stream if is_streamed else None, handlers
+    )
+    sources = engine.sources
+    assert isinstance(sources, JobSources), "`job_sources` has made them"
     presence = Presence(
         context,
         db_threads,
@@ -66,13 +68,13 @@ def assembled(
     # A service runs until the last run is settled; a chore is cancelled when the engine stops claiming.
     engine.add_service(presence.run, presence.progress, presence.end)
     engine.add_service(partial(paused.run, context.jobs, engine.waker.look), paused.progress)
-    engine.add_service(source.follow_ups.run, source.follow_ups.progress, source.follow_ups.end)
-    engine.add_chore(source.unstarted.run, source.unstarted.progress)
+    engine.add_service(sources.follow_ups.run, sources.follow_ups.progress, sources.follow_ups.end)
+    engine.add_chore(sources.unstarted.run, sources.unstarted.progress)
     if config.retention is not None:
         pruner = Pruner(context, db_threads, engine.stop, config.instance_id, config.retention)
         engine.add_chore(pruner.run, pruner.progress)
-    wakeups = EngineWakeups(engine, context, paused, recent_ids, source.unstarted, config.instance_id)
-    return Parts(source, engine, presence, wakeups)
+    wakeups = EngineWakeups(engine, context, paused, recent_ids, sources.unstarted, config.instance_id)
+    return Parts(sources, engine, presence, wakeups)
 
 
 def _limits(config: SchedulerConfig) -> EngineLimits:

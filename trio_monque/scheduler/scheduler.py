@@ -84,8 +84,8 @@ class Scheduler(SchedulerClient):
         parts = assembled(
             self._context, self._db_threads, config, self._workers, self._reporter, self._running_job, loop
         )
-        self._source = parts.source
-        self._surroundings = JobSurroundings(self, resources, parts.source, loop)
+        self._sources = parts.sources
+        self._surroundings = JobSurroundings(self, resources, parts.sources.reports, loop)
         # For workers with runs_on="runtime". In a program on trio it is equal to the other.
         self._in_runtime = replace(self._surroundings, loop=ON_TRIO)
         self._equipped = {
@@ -104,7 +104,7 @@ class Scheduler(SchedulerClient):
             leave=start.leave,
         )
         host = Host(parts.engine, self._reporter, life, start_timeout=config.start_timeout)
-        contention = parts.source.claims.contention
+        contention = parts.sources.claims.contention
         self._set_host(host, self._reporter, virtual_time(), config.instance_id, loop, contention)
         body = Body(
             name="open_scheduler",
@@ -162,7 +162,7 @@ class Scheduler(SchedulerClient):
         own = worker.settings.concurrency
         self._engine.slots.set_limit(name, self._config.concurrency_per_name if own is None else own)
         self._engine.waker.look()
-        self._source.follow_ups.worker_added()
+        self._sources.follow_ups.worker_added()
 
     def _workers_here(self) -> Mapping[str, WorkerView]:
         slots = self._engine.slots
