@@ -158,7 +158,7 @@ class Prefetch(Generic[T]):
 
         There is no checkpoint between their choice and this call, so they are still the first of their groups.
         """
-        keys = {self._key_of(one) for one in chosen}
+        keys = set(map(self._key_of, chosen))
         self._used += len(keys)
         self._in_flight |= keys
         self._gone |= keys
@@ -175,7 +175,7 @@ class Prefetch(Generic[T]):
 
     def answered(self, chosen: Sequence[T]) -> None:
         """The claim of these is answered. Those that are still due are in the next look."""
-        self._in_flight.difference_update(self._key_of(one) for one in chosen)
+        self._in_flight.difference_update(map(self._key_of, chosen))
         self._in_flight_of.subtract(Counter(map(self._group_of, chosen)))
 
     def forget(self) -> None:

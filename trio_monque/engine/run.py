@@ -249,7 +249,7 @@ class Run(Generic[ClaimT]):
         begun by then, and only its cancellation counts.
         """
         now = self._clock.current_time()
-        if self._reason_at(now) is not None or self.is_too_late_at(now):
+        if self.reason_at(now) is not None or self.is_too_late_at(now):
             return False
         self.has_begun = True
         return True
@@ -332,9 +332,10 @@ class Run(Generic[ClaimT]):
 
         Our own record: of several cancellations of one scope, trio keeps the first reason only.
         """
-        return self._reason_at(self._clock.current_time())
+        return self.reason_at(self._clock.current_time())
 
-    def _reason_at(self, now: float) -> CancelReason | None:
+    def reason_at(self, now: float) -> CancelReason | None:
+        """Why it is cancelled at that moment on trio's clock, which is now; see `reason`."""
         if now < self._ends_at and self._reason is None and not (self.is_gone or self._is_past_lease_deadline):
             return None  # First, because every run is asked several times, and this is nearly always the answer.
         # Remembered, for `outlive_lease` lifts the deadline.
@@ -457,7 +458,7 @@ class Run(Generic[ClaimT]):
         now = self._clock.current_time()
         duration = max(0.0, now - self._started)
         return RunEnd(
-            error, value, self.scope.cancelled_caught, self._reason_at(now), duration, has_begun=self.has_begun
+            error, value, self.scope.cancelled_caught, self.reason_at(now), duration, has_begun=self.has_begun
         )
 
     def __str__(self) -> str:

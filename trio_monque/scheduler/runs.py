@@ -25,6 +25,8 @@ from .worker import MakeRunningJob, Worker
 # a job away after `lock_timeout` by its own clock.
 SHARE_OF_LOCK_TIMEOUT: Final = 0.9
 
+ALWAYS_THERE: Final = "only jobs with a worker are claimed, and workers are never removed"
+
 
 class JobRuns:
     """The `RunSource` of jobs. Used on the thread of the trio run, but for `success`."""
@@ -44,11 +46,13 @@ class JobRuns:
         self._missed_leases = MissedLeases()
 
     def traits_of(self, claim: Job) -> ClaimTraits:
+        worker = self._workers.get(claim.name)
+        assert worker is not None, ALWAYS_THERE
         return ClaimTraits(
             claim.id,
             claim.name,
             is_suspect(claim),
-            self._time_limit(claim, self._worker(claim)),
+            self._time_limit(claim, worker),
             self._longest_hold,
             math.inf if claim.start_by is None else self._clock.on_run_clock(claim.start_by),
         )
@@ -57,17 +61,14 @@ class JobRuns:
         own = worker.settings.timeout if claim.timeout is None else claim.timeout
         return self._longest_run if own is None else min(own, self._longest_run)
 
-    def _worker(self, claim: Job) -> Worker[Any]:
-        worker = self._workers.get(claim.name)
-        assert worker is not None, "only jobs with a worker are claimed, and workers are never removed"
-        return worker
-
     def execute(self, run: Run[Job]) -> Awaitable[object]:
-        worker = self._worker(run.claim)
+        worker = self._workers.get(run.claim.name)
+        assert worker is not None, ALWAYS_THERE
         return call_handler(worker, self._running_job(run, worker), run, self._threads, self._db_threads)
 
     def conclude(self, claim: Job, end: RunEnd) -> JobSettlement:
-        worker = self._worker(claim)
+        worker = self._workers.get(claim.name)
+        assert worker is not None, ALWAYS_THERE
         settings, policy = worker.settings, self._policies.policy_of(worker)
         if not end.has_begun and (lack := lack_of_module(end.error)) is not None:
             # Its payload needs what is not installed here. Another instance may have it.
@@ -97,6 +98,7 @@ class JobRuns:
         Raises:
             InvalidPayloadError, PayloadTooLargeError: The worker stores results, and this one cannot be stored.
         """
-        worker = self._worker(run.claim)
+        worker = self._workers.get(run.claim.name)
+        assert worker is not None, ALWAYS_THERE
         verdict = self._encoded(worker, value) if worker.settings.store_result else Succeeded()
         return JobSettlement(run.claim, verdict, self._policies.policy_of(worker), run.duration)
