@@ -43,6 +43,20 @@ async def test_what_piles_up_during_one_settlement_is_the_next_batch(autojump_cl
     assert shelf.batches == [[0], [1, 2, 3, 4, 5, 6]]
 
 
+async def test_traits_of_each_claim_are_asked_for_once(autojump_clock: MockClock) -> None:
+    """They are on the way of every job, and may not change while it is held."""
+
+    class Asked(Shelf):
+        def traits_of(self, claim: int) -> ClaimTraits:
+            self.reported.append(("traits_of", claim))
+            return super().traits_of(claim)
+
+    shelf = Asked(items=list(range(7)))
+    async with running(engine_of(shelf)):
+        await trio.sleep(30)
+    assert sorted(shelf.settled) == sorted(shelf.heard("traits_of")) == list(range(7))
+
+
 async def test_held_but_unsettled_runs_are_renewed_and_bounded(autojump_clock: MockClock) -> None:
     shelf = Shelf(items=list(range(2000)), settling_takes=1000.0)
     shelf.handler = sleeping(0.001)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from datetime import timedelta
 from functools import partial
 from types import TracebackType
-from typing import Any, Generic, Protocol, Self, TypeVar, cast
+from typing import Any, Generic, Self, TypeVar, cast
 
 import anyio
 import trio
@@ -24,31 +24,12 @@ from ..store.documents.settling_statements import EncodedUpdate
 from ..store.transactions import CommitOutcome, Ended
 from ..store.types import ClientSession
 from .claim_work import ClaimWork
+from .early_ends import EarlyEnds, Update
 from .locked_document import HeldDocument
 from .settlement import DocumentSettlement, Finished, Outcome, Released, UncountedReleaseError, refusal_of
 
 R = TypeVar("R")
 DocT = TypeVar("DocT", bound=Mapping[str, Any])
-
-Update = Mapping[str, Any] | Sequence[Mapping[str, Any]]
-
-
-class ClaimEnds(Protocol):
-    """Writes the end of a claim while its work goes on."""
-
-    def encoded(self, update: Update | None, held: HeldDocument) -> EncodedUpdate | None:
-        """Check the user's update and encode it."""
-        ...
-
-    async def settle_early(self, run: Run[HeldDocument], settlement: DocumentSettlement) -> bool | None:
-        """See `Control.settle_early`."""
-        ...
-
-    async def transaction(
-        self, run: Run[HeldDocument], function: Callable[[ClientSession], R], update: EncodedUpdate | None
-    ) -> Ended[R]:
-        """Commit the writes of the function and the end of the claim together."""
-        ...
 
 
 @async_calls("In a thread of trio's, call trio.from_thread.run(claim.{name}, ...); on asyncio anyio.from_thread.run")
@@ -68,7 +49,7 @@ class Claim(Generic[DocT]):
 
     document: DocT
 
-    def __init__(self, run: Run[HeldDocument], ends: ClaimEnds, work: ClaimWork, loop: HandlerLoop) -> None:
+    def __init__(self, run: Run[HeldDocument], ends: EarlyEnds, work: ClaimWork, loop: HandlerLoop) -> None:
         self.document = run.claim.document
         self._run = run
         self._ends = ends

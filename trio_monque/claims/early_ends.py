@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from typing import Any, TypeVar
@@ -21,7 +21,6 @@ from ..store.documents.transactions import DocumentEnd
 from ..store.transactions import CommitOutcome, Ended
 from ..store.types import ClientSession
 from ..threads import call_on_run
-from .claim import Update
 from .context import ClaimsContext
 from .locked_document import Cycle, HeldDocument
 from .reclaim_guard import ReclaimGuard
@@ -29,9 +28,12 @@ from .settlement import DocumentSettlement, Finished, encoded_update
 
 R = TypeVar("R")
 
+Update = Mapping[str, Any] | Sequence[Mapping[str, Any]]
+"""What `finish` writes: operators, or a pipeline of them."""
+
 
 class EarlyEnds:
-    """The `ClaimEnds` of claims. Used on the thread of the trio run, but for `encoded`.
+    """Writes the end of a claim while its work goes on. Used on the thread of the trio run, but for `encoded`.
 
     Attributes:
         settle_early: Settles a claim while its work goes on; see `Control.settle_early`.

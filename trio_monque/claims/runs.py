@@ -14,10 +14,11 @@ from ..foreign_errors import safe_error
 from ..host.missed_leases import MissedLeases
 from ..host.one_group import GROUP
 from ..jobs.verdicts import Failed
-from .claim import Claim, ClaimEnds
+from .claim import Claim
 from .claim_work import ClaimWork
 from .claiming import DocumentClaims
 from .context import ClaimsContext
+from .early_ends import EarlyEnds
 from .locked_document import HeldDocument
 from .settlement import DocumentSettlement, outcome_of
 
@@ -41,7 +42,7 @@ class DocumentRuns:
         shared: ClaimsContext,
         work: Work,
         claims: DocumentClaims,
-        ends: ClaimEnds,
+        ends: EarlyEnds,
         control: Control[HeldDocument, DocumentSettlement],
     ) -> None:
         self._loop = shared.loop
