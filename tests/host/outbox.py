@@ -99,7 +99,7 @@ class OutboxSource(NamesNoItems):
         return self.collection.update_many(orphaned, FREE).modified_count
 
     def released(self) -> None:
-        self.control.on_trio_thread(self.control.look)
+        self.control.post(self.control.look)
 
     def conclude(self, claim: Message, end: RunEnd) -> Delivery:
         return claim, has_succeeded(end)

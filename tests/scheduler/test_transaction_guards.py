@@ -22,7 +22,7 @@ from trio_monque.host import transactions
 from trio_monque.store.transactions import end_on_server
 from trio_monque.store.types import ClientSession, Collection
 from trio_monque.testing import Fault, SchedulerOpener, advance, drain, fail_next
-from trio_monque.threads import call_on_run
+from trio_monque.threads import call_run
 
 NOT_AUTHORIZED = 13
 LONG = 300.0
@@ -125,7 +125,7 @@ async def test_scope_of_the_handler_does_not_lift_the_limit(
             deposit(accounts, session)
             calls, inside = calls + 1, inside + 1
             most = max(most, inside)
-            call_on_run(trio.sleep, LONG)
+            call_run(trio.sleep, LONG)
             inside -= 1
 
         with trio.move_on_after(5):
@@ -151,7 +151,7 @@ async def test_function_that_asks_ends_its_handler_by_the_cancellation(
     async def pay(job: RunningJob[Any]) -> None:
         def ask(session: ClientSession) -> None:
             deposit(accounts, session)
-            call_on_run(trio.sleep, 20)
+            call_run(trio.sleep, 20)
             job.check_cancelled()
 
         await noting_errors(job, ask, told)
@@ -186,7 +186,7 @@ async def test_limit_holds_in_the_second_call_after_a_conflict(
                 return
             inside += 1
             most = max(most, inside)
-            call_on_run(trio.sleep, LONG)
+            call_run(trio.sleep, LONG)
             inside -= 1
 
         await job.transaction(meet)
@@ -209,7 +209,7 @@ async def test_function_that_was_too_late_before_a_shutdown_has_failed(
     async def pay(job: RunningJob[Any]) -> None:
         def slow(session: ClientSession) -> None:
             deposit(accounts, session)
-            call_on_run(trio.sleep, LONG)
+            call_run(trio.sleep, LONG)
 
         await job.transaction(slow)
 
@@ -235,7 +235,7 @@ async def test_transaction_that_the_server_does_not_abort_at_its_limit_is_not_co
             deposit(accounts, session)
             inside += 1
             most = max(most, inside)
-            call_on_run(trio.sleep, LONG)
+            call_run(trio.sleep, LONG)
             inside -= 1
 
         await job.transaction(slow)
@@ -287,7 +287,7 @@ async def test_session_is_given_back_only_after_an_abort_that_is_under_way(
         def ends_with_its_run(session: ClientSession) -> None:
             mine.append(session)
             deposit(accounts, session)
-            call_on_run(trio.sleep, 5)
+            call_run(trio.sleep, 5)
             assert abort_began.wait(30)
 
         await job.transaction(ends_with_its_run)
@@ -310,7 +310,7 @@ def late_commits(monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], None]:
     def begin(applied: bool) -> None:
         def commit(session: ClientSession) -> None:
             (real if applied else abort)(session)
-            call_on_run(trio.sleep, LONG)
+            call_run(trio.sleep, LONG)
 
         monkeypatch.setattr(ClientSession, "commit_transaction", commit)
 

@@ -20,7 +20,7 @@ from ..store.documents.settling_statements import EncodedUpdate
 from ..store.documents.transactions import DocumentEnd
 from ..store.transactions import CommitOutcome, Ended
 from ..store.types import ClientSession
-from ..threads import call_on_run
+from ..threads import call_run
 from .context import ClaimsContext
 from .locked_document import Cycle, HeldDocument
 from .reclaim_guard import ReclaimGuard
@@ -75,7 +75,7 @@ class EarlyEnds:
     def _renewing(self, cycle: Cycle, beat: datetime) -> datetime:
         """In the thread of a transaction: its claim has no other renewal meanwhile, but its neighbours may."""
         until = renewed_until(beat, self._heartbeat_interval)
-        call_on_run(cycle.renewing, until)
+        call_run(cycle.renewing, until)
         return until
 
     async def _concluded(

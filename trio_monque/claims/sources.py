@@ -54,7 +54,7 @@ def document_sources(
     )
     ends = EarlyEnds(shared, reclaim_guard, transactions, control)
     # If a new measurement of the server's clock differs from the last, all timers are wrong: look at once.
-    shared.time.when_clock_moves(partial(control.on_trio_thread, control.look))
+    shared.time.when_clock_moves(partial(control.post, control.look))
     return DocumentSources(
         claims=claims,
         runs=DocumentRuns(shared, work, claims, ends, control),

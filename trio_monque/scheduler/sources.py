@@ -55,7 +55,7 @@ def job_sources(
 
     def announce(jobs: Sequence[Job] | None) -> None:
         """Announce these jobs to the schedulers of this run; None for unknown jobs. May be called from any thread."""
-        control.on_trio_thread(announcer.announce_unknown if jobs is None else partial(announcer.announce, jobs))
+        control.post(announcer.announce_unknown if jobs is None else partial(announcer.announce, jobs))
 
     def has_claimed() -> None:
         """Ask the other schedulers of this trio run to look for dead claims until this one holds none."""
