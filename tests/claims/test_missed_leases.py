@@ -16,7 +16,7 @@ from trio_monque import Claim, run_claims
 from trio_monque.claims import RunningClaims
 from trio_monque.engine import pauses
 from trio_monque.events import DocumentFailed
-from trio_monque.host.missed_leases import MissedLeaseError
+from trio_monque.host.run_ends import MissedLeaseError
 from trio_monque.store.types import Collection
 
 

@@ -11,8 +11,8 @@ from ..engine.run import Run
 from ..engine.run_end import RunEnd
 from ..engine.source import Control
 from ..foreign_errors import safe_error
-from ..host.missed_leases import MissedLeases
 from ..host.one_group import GROUP
+from ..host.run_ends import MissedLeases
 from ..jobs.verdicts import Failed
 from .claim import Claim
 from .claim_work import ClaimWork
