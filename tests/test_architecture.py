@@ -213,12 +213,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     "cli": {
         "safe_text",
         "log",
-        "clock",
         "process_signals",
         "error_types",
         "checks",
         "options_and_defaults",
-        "events",
         "jobs",
         "store",
         "client",

@@ -21,7 +21,7 @@ import trio_monque
 from tests.support.internals import beat, context_of, engine_of, next_known_look, parts_of, sources_of
 from tests.support.store import handle
 from trio_monque import Claim, Monque, RunningJob, Workers, clock, open_claims, open_scheduler, run_claims
-from trio_monque.client.rescuing import Rescuer
+from trio_monque.client.rescuer import Rescuer
 from trio_monque.client.server_time import MOST_DRIFT, ServerTime
 from trio_monque.clock import MOST_DISAGREEMENT, OFFSET_GOOD_FOR, ClockReadings, do_clocks_agree, to_milliseconds
 from trio_monque.engine import watchdog
@@ -140,7 +140,7 @@ def test_only_one_module_reads_the_clocks_that_can_be_set() -> None:
                 if read in {"time.time", "time.time_ns", "datetime.now", "datetime.utcnow", "date.today"}:
                     found.append(f"{path.relative_to(package)}: {read}")
     # A preview asks no server: its page and its help name this clock.
-    assert found == ["cli/jobs/preview.py: datetime.now", "clock.py: datetime.now"]
+    assert found == ["cli/jobs/preview_command.py: datetime.now", "clock.py: datetime.now"]
 
 
 # --- A client without a scheduler ---

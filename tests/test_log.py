@@ -61,7 +61,7 @@ def test_secret_is_not_cut_in_two(caplog: pytest.LogCaptureFixture) -> None:
 def test_every_logger_of_the_library_makes_text_fit() -> None:
     for path in PACKAGE.rglob("*.py"):
         # The command sets up handlers and levels, and logs nothing itself.
-        if path in (PACKAGE / "log.py", PACKAGE / "cli" / "log_output.py", PACKAGE / "cli" / "demo" / "views.py"):
+        if path in (PACKAGE / "log.py", PACKAGE / "cli" / "log_output.py", PACKAGE / "cli" / "demo" / "printing.py"):
             continue
         calls = {node.attr for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Attribute)}
         assert "getLogger" not in calls, f"{path} has a logger that is not from logger_of"

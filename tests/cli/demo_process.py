@@ -23,7 +23,7 @@ def environment(**more: str) -> dict[str, str]:
 
 
 class DemoProcess:
-    """A demo that runs with `--plain`.
+    """A demo that runs.
 
     Attributes:
         process: Its process.
@@ -63,7 +63,7 @@ class DemoProcess:
 def demo_process(*arguments: str, **more: str) -> Iterator[DemoProcess]:
     """A running demo; killed at the end if it still runs."""
     with subprocess.Popen(
-        [*COMMAND, "--plain", *arguments],
+        [*COMMAND, *arguments],
         env=environment(**more),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -16,9 +16,8 @@ from tests.support.pages import rows
 from tests.support.programs import fenced_blocks, uri_of_database
 from trio_monque import Monque
 from trio_monque.cli import exit_statuses, main
-from trio_monque.cli.claims.commands import claims
-from trio_monque.cli.lazy_commands import CommandEntry
-from trio_monque.cli.program import PROGRAM, program
+from trio_monque.cli.claims.claims_command import claims
+from trio_monque.cli.program import PROGRAM, CommandEntry, program
 from trio_monque.cli.run import command
 from trio_monque.cli.run.scheduler_options import OFFERED, scheduler_options, spelled
 from trio_monque.cli.run.worker import Work

@@ -6,6 +6,7 @@ import os
 import pty
 import re
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,33 +14,40 @@ import pytest
 from pymongo import MongoClient
 
 from trio_monque.cli import main
-from trio_monque.cli.demo.files import Content, find_files, measure
+from trio_monque.cli.demo.file_jobs import find_files
+from trio_monque.cli.demo.printing import progress_line
 from trio_monque.embedded import EmbeddedServer
+from trio_monque.jobs.views import QueueStats
 
-from .demo_process import COMMAND, environment
+from .demo_process import COMMAND, demo_process, environment
 
 
 def demo(uri: str, *arguments: str) -> int:
-    return main(["demo", "--plain", "--uri", uri, *arguments])
+    return main(["demo", "--uri", uri, *arguments])
 
 
-def test_it_ends_with_zero_and_a_table_and_leaves_nothing_on_the_server(
+def rows_of(out: str) -> dict[str, str]:
+    return dict(re.findall(r"^  ([a-z ]+?)  +(.*)$", out, re.MULTILINE))
+
+
+def test_it_ends_with_zero_and_a_summary_and_leaves_nothing_on_the_server(
     mongod: EmbeddedServer, client: MongoClient[Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert demo(mongod.uri, "--files", "60") == 0
+    assert demo(mongod.uri, "--files", "201") == 0
     out = capsys.readouterr().out
-    rows = dict(re.findall(r"^  ([a-z ]+?)  +(.*)$", out, re.MULTILINE))
-    assert rows["files"] == "60"
-    assert rows["retries"] == "2"
-    assert rows["delayed"] == "1"
-    assert rows["check"].startswith("passed")
-    assert rows["time"].endswith("under a minute")
+    rows = rows_of(out)
+    assert rows["completed"] == "201 of 201 files"
+    assert (rows["retries"], rows["delayed"]) == ("2", "2")
     assert rows["exit status"] == "0"
+    runs = re.fullmatch(r"demo-1: (\d+), demo-2: (\d+)", rows["run by"])
+    assert runs is not None
+    assert int(runs[1]) + int(runs[2]) == 201
     assert re.fullmatch(r"\d+ ms from due to started", rows["median wait"])
+    assert "[########################]  201 of 201 files  0 pending  0 running" in out
     # What the library logs, as a program sees it that asks for INFO.
     for said in ("scheduler demo-1 started on", "scheduler demo-2 stopped claiming", "scheduler demo-1 ended"):
         assert f"info: {said}" in out
-    assert out.count("(failure 1 of 4); retrying") == 2
+    assert out.count("(failure 1 of 3); retrying") == 2
     prefix = re.findall(r"removed: collections (demo_\w+)_\* of database (\w+)", out)[0]
     assert not [name for name in client[prefix[1]].list_collection_names() if name.startswith(prefix[0])]
 
@@ -48,19 +56,36 @@ def test_it_reads_a_given_folder_and_keeps_its_collections_where_asked(
     mongod: EmbeddedServer, client: MongoClient[Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "deeper").mkdir()
-    (tmp_path / "deeper" / "a.txt").write_text("one\ntwo\n")
-    (tmp_path / "b.py").write_text("left out\n")
+    (tmp_path / "deeper" / "a.txt").write_bytes(b"abc")
+    (tmp_path / "deeper" / "b.txt").write_bytes(b"\r\n\xff\n")
+    (tmp_path / "c.py").write_text("left out\n")
     assert demo(mongod.uri, str(tmp_path), "--pattern", "*.txt", "--keep") == 0
-    prefix, database = re.findall(r"kept: collections (demo_\w+)_\* of database (\w+)", capsys.readouterr().out)[0]
-    jobs, digests = client[database][f"{prefix}_jobs"], client[database][f"{prefix}_digests"]
-    [job] = jobs.find({"name": "digest-file"})
-    assert [one["repeatInterval"] for one in jobs.find({"name": "tally"})] == ["* * * * *"]
-    failed, settled = digests.find(sort=[("attempt", 1)])
+    out = capsys.readouterr().out
+    prefix, database = re.findall(r"kept: collections (demo_\w+)_\* of database (\w+)", out)[0]
+    jobs = client[database][f"{prefix}_jobs"]
+    first, second = jobs.find(sort=[("data.path", 1)])
     jobs.drop()
-    digests.drop()
-    assert (job["status"], job["attempts"], job["failCount"]) == ("completed", 2, 1)
-    assert (failed["attempt"], failed["failure"].partition(":")[0]) == (1, "PlannedFailure")
-    assert (settled["attempt"], settled["lines"], settled["bytes"]) == (2, 2, 8)
+    assert (first["status"], first["attempts"], first["failCount"]) == ("completed", 2, 1)
+    assert (second["status"], second["attempts"], second["data"]["delay"]) == ("completed", 1, 1.0)
+    # The digest is the example of FIPS 180-2.
+    assert first["result"]["digest"] == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+    assert (first["result"]["lines"], first["result"]["bytes"]) == (0, 3)
+    assert (second["result"]["lines"], second["result"]["bytes"]) == (2, 4)
+    assert rows_of(out)["read"] == "2 lines, 7 bytes"
+
+
+def test_a_file_that_cannot_be_read_is_in_the_summary_and_ends_in_status_one(
+    mongod: EmbeddedServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if sys.platform != "linux":
+        pytest.skip("only Linux has a file that everyone may open and that cannot be read")
+    (tmp_path / "a.py").write_text("import this\n")
+    (tmp_path / "b.py").symlink_to("/proc/self/mem")
+    assert demo(mongod.uri, str(tmp_path)) == 1
+    out = capsys.readouterr().out
+    rows = rows_of(out)
+    assert (rows["completed"], rows["retries"], rows["exit status"]) == ("1 of 2 files", "3", "1")
+    assert f"  failed: {tmp_path / 'b.py'}: OSError: " in out
 
 
 def test_no_file_that_matches_ends_in_one_line(
@@ -79,17 +104,27 @@ def test_find_files_skips_installed_packages(tmp_path: Path) -> None:
     assert find_files(tmp_path, "*.py", None) == [tmp_path / "a" / "module.py"]
 
 
-def test_a_file_is_measured_in_bytes(tmp_path: Path) -> None:
-    file = tmp_path / "file"
-    file.write_bytes(b"abc")
-    # The digest is the example of FIPS 180-2.
-    assert measure(file) == Content("ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad", 0, 3)
-    file.write_bytes(b"\r\n\xff\n")
-    assert (measure(file).lines, measure(file).bytes) == (2, 4)
+@pytest.mark.parametrize(
+    ("counts", "seconds", "line"),
+    [
+        (
+            QueueStats(),
+            0.0,
+            "  0.0 s  [------------------------]    0 of 800 files  0 pending  0 running  0 jobs/s",
+        ),
+        (
+            QueueStats(pending=7, processing=2, completed=590, failed=10),
+            2.0,
+            "  2.0 s  [##################------]  600 of 800 files  7 pending  2 running  300 jobs/s",
+        ),
+    ],
+)
+def test_progress_line_counts_what_has_ended(counts: QueueStats, seconds: float, line: str) -> None:
+    assert progress_line(counts, 800, seconds) == line
 
 
 @pytest.mark.full
-def test_a_terminal_gets_the_live_view(mongod: EmbeddedServer) -> None:
+def test_a_terminal_gets_the_same_lines_as_a_pipe(mongod: EmbeddedServer) -> None:
     ours, theirs = pty.openpty()
     arguments = ["--files", "10", "--uri", mongod.uri]
     with subprocess.Popen(
@@ -99,10 +134,19 @@ def test_a_terminal_gets_the_live_view(mongod: EmbeddedServer) -> None:
         shown = _read_all(ours)
     os.close(ours)
     assert process.returncode == 0, shown
-    assert "jobs/s" in shown
-    assert "demo-2" in shown
-    assert "\x1b[?25h" in shown, "the cursor must be back"
-    assert shown.rindex("exit status") > shown.rindex("settled")
+    assert "\x1b" not in shown
+    assert rows_of(shown.replace("\r\n", "\n"))["completed"] == "10 of 10 files"
+
+
+@pytest.mark.full
+def test_a_reader_that_leaves_does_not_end_the_demo(mongod: EmbeddedServer) -> None:
+    with demo_process("--files", "1", "--uri", mongod.uri) as process:
+        process.wait_for_line("1 files of")
+        assert process.process.stdout is not None
+        process.process.stdout.close()
+        assert process.process.stderr is not None
+        errors = process.process.stderr.read()
+        assert (process.process.wait(), errors) == (0, "")
 
 
 def _read_all(terminal: int) -> str:

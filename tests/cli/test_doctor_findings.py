@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from trio_monque.cli.doctor.about_server import judge_indexes, judge_server
-from trio_monque.cli.doctor.command import judge
+from trio_monque.cli.doctor.doctor_command import judge
 from trio_monque.cli.doctor.facts import Facts, IndexFacts, ServerFacts
 from trio_monque.cli.doctor.findings import KINDS, Finding, Kind, Severity
 from trio_monque.store.diagnosis.indexes import Indexes, Plan

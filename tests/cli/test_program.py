@@ -15,7 +15,6 @@ import pytest
 from tests.support.standalone import restricted_server
 from tests.support.standstills import Witness
 from trio_monque.cli import main
-from trio_monque.cli.demo import command
 from trio_monque.embedded import EmbeddedServer
 
 from .demo_process import REPOSITORY, demo_process, environment
@@ -99,7 +98,7 @@ def test_the_package_runs_as_a_module() -> None:
     ],
 )
 def test_a_wrong_uri_ends_in_one_line(uri: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["demo", "--plain", "--files", "1", "--uri", uri]) == 2
+    assert main(["demo", "--files", "1", "--uri", uri]) == 2
     reported = capsys.readouterr().err.splitlines()
     assert len(reported) == 1
     assert reported[0].startswith("trio-monque: ")
@@ -107,20 +106,11 @@ def test_a_wrong_uri_ends_in_one_line(uri: str, said: str, capsys: pytest.Captur
     assert "sec%ret" not in reported[0]
 
 
-def test_terminal_without_rich_gets_plain_lines_and_an_install_hint(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    monkeypatch.setattr(command, "find_spec", lambda _name: None)
-    assert main(["demo", "--files", "1", "--uri", "http://example.org"]) == 2
-    assert "python -m pip install rich" in capsys.readouterr().out
-
-
 def test_wrong_credentials_end_in_one_line_that_says_what_to_check(
     mongod: EmbeddedServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     uri = mongod.uri.replace("mongodb://", "mongodb://nobody:wrong@")
-    assert main(["demo", "--plain", "--files", "1", "--uri", uri]) == 2
+    assert main(["demo", "--files", "1", "--uri", uri]) == 2
     reported = capsys.readouterr().err.splitlines()
     assert len(reported) == 1
     assert "check the user, the password" in reported[0]

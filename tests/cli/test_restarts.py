@@ -47,6 +47,7 @@ def test_nothing_is_restarted_if_no_scheduler_has_ever_started() -> None:
         (130, 130, "ended with status 130"),
         (3, 2, "ended with status 3"),
         (-signal.SIGTERM, 130, "was killed by SIGTERM"),
+        (-signal.SIGINT, 130, "was killed by SIGINT"),
         (-signal.SIGKILL, 2, "was killed by SIGKILL"),
         (-40, 2, "was killed by signal 40"),
     ],

@@ -6,6 +6,7 @@ import logging
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -47,7 +48,7 @@ def run(
     def called(*arguments: str) -> tuple[int, str]:
         monkeypatch.chdir(tmp_path)
         monkeypatch.setattr(sys, "path", [*sys.path])
-        for module in ("shop", "mail", "raising", "importing", "exiting"):
+        for module in ("shop", "mail", "raising", "importing", "exiting", "declaring_curio", "returning_curio"):
             monkeypatch.delitem(sys.modules, module, raising=False)
         return main(["run", *arguments]), capfd.readouterr().err
 
@@ -59,12 +60,15 @@ def run(
     [
         (["shop"], "'shop' does not name workers: write MODULE:ATTRIBUTE"),
         (["shop.py:workers"], "'shop.py' is a path: name the module, as in shop:workers"),
+        ([":workers"], "':workers' does not name workers: write MODULE:ATTRIBUTE"),
+        (["jobs/shop:workers"], "'jobs/shop' is a path: name the module, as in jobs.shop:workers"),
         (["shpo:workers"], "there is no module 'shpo'"),
         (["shop.jobs:workers"], "there is no module 'shop.jobs'"),
         (["shop:wrokers"], "shop has no attribute 'wrokers'; did you mean 'workers'?"),
         (["shop:number"], "shop:number is a value of type int: it must be a Workers"),
         (["shop:send"], "shop:send is a value of type Worker that cannot be called without arguments"),
         (["shop:of_another_type"], "shop:of_another_type gives a value of type dict: it must be a Workers"),
+        (["builtins:dict"], "builtins:dict gives a value of type dict: it must be a Workers"),
         (["shop:empty"], "shop:empty has no workers: import the modules that register their handlers"),
         (
             ["shop:workers", "--only", "sned"],
@@ -168,6 +172,24 @@ def test_error_of_the_target_has_the_traceback_of_the_users_code_only(run: Run, 
     assert errors.splitlines()[-1] == "ValueError: no pool at postgresql://***@db"
 
 
+CURIO = {
+    "declaring_curio": "from trio_monque import Workers\n\nworkers = Workers(loop='curio')\n",
+    "returning_curio": "from trio_monque import Workers\n\n\ndef workers():\n    return Workers(loop='curio')\n",
+}
+
+
+@pytest.mark.parametrize("module", CURIO)
+def test_error_of_this_library_in_a_target_has_the_line_of_the_user(run: Run, tmp_path: Path, module: str) -> None:
+    """An error of the command is one line. Of a target, that line would not show where it is."""
+    (tmp_path / f"{module}.py").write_text(CURIO[module], encoding="utf-8")
+    status, errors = run(f"{module}:workers", "--uri", ELSEWHERE)
+    traceback, first, line, *_ = errors.splitlines()
+    assert (status, traceback) == (2, "Traceback (most recent call last):")
+    assert f"{module}.py" in first
+    assert "Workers(loop='curio')" in line
+    assert "trio_monque.errors.InvalidOptionError: loop='curio'" in errors.splitlines()[-1]
+
+
 def test_target_that_imports_a_missing_module_has_its_traceback(run: Run) -> None:
     status, errors = run("importing:workers", "--uri", ELSEWHERE)
     assert status == 2
@@ -199,4 +221,23 @@ def test_missing_watchfiles_ends_in_one_line(
     monkeypatch.delitem(sys.modules, "trio_monque.cli.run.reloader", raising=False)
     assert main(["run", "shop:workers", "--uri", ELSEWHERE, "--reload"]) == 2
     expected = "trio-monque: --reload needs watchfiles: python -m pip install watchfiles\n"
+    assert capsys.readouterr().err == expected
+
+
+def test_module_that_is_missing_in_the_reloader_itself_is_not_taken_for_watchfiles(
+    monkeypatch: pytest.MonkeyPatch, own_log: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "importlib.machinery", None)
+    monkeypatch.delitem(sys.modules, "trio_monque.cli.run.reloader", raising=False)
+    assert main(["run", "shop:workers", "--uri", ELSEWHERE, "--reload"]) == 2
+    assert "importlib.machinery" in capsys.readouterr().err.splitlines()[-1]
+
+
+@pytest.mark.parametrize("option", [("--processes", "2"), ("--reload",)], ids=" ".join)
+def test_several_processes_on_a_system_without_them_end_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, own_log: None, capsys: pytest.CaptureFixture[str], option: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr(command, "os", SimpleNamespace(name="nt"))
+    assert main(["run", "shop:workers", "--uri", ELSEWHERE, *option]) == 2
+    expected = "trio-monque: --processes and --reload need Linux, macOS or another Unix\n"
     assert capsys.readouterr().err == expected

@@ -14,13 +14,12 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import click
 import pytest
 
 from tests.support.programs import uri_of_database
-from trio_monque import Health, Monque
+from trio_monque import Monque
 from trio_monque.cli import main
 from trio_monque.cli.run import http_server
 from trio_monque.cli.run.health import LIVE_WITHIN, ProcessReport, health_pages, report_of_processes, report_of_worker
@@ -29,6 +28,7 @@ from trio_monque.embedded import EmbeddedServer
 from trio_monque.scheduler import LoopHealth
 from trio_monque.store.types import Database
 
+from .health_values import make_health
 from .probe import Probe, ask
 from .run_process import run_process, write_program
 
@@ -76,7 +76,7 @@ def test_worker_is_ready_from_its_start_until_it_drains_and_live_all_the_time(
         worker.send(signal.SIGTERM)
         assert probe.wait_for("/readyz", 503) == "the scheduler drains\n"
         assert probe.ask("/livez")[0] == probe.ask("/healthz")[0] == 200
-        worker.send(signal.SIGTERM)
+        worker.send(signal.SIGINT)  # Not SIGTERM: the same signal again within a tenth of a second is one.
         assert worker.wait_ended()[0] == 0
 
 
@@ -97,10 +97,10 @@ def test_worker_whose_loop_is_blocked_is_not_live(folder: Path, uri: str, db: Da
         assert worker.wait_ended()[0] == 0
 
 
-@pytest.mark.parametrize("option", ["--health", "--metrics"])
+@pytest.mark.parametrize("options", [["--health"], ["--metrics"], ["--health", "--metrics"]], ids=" ".join)
 @pytest.mark.parametrize("more", [(), ("--processes", "2")], ids=["one", "two"])
 def test_port_in_use_ends_the_start_in_one_line(
-    option: str,
+    options: list[str],
     more: tuple[str, ...],
     folder: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -110,9 +110,11 @@ def test_port_in_use_ends_the_start_in_one_line(
     monkeypatch.setattr(logging.root, "level", logging.WARNING)
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-        assert main(["run", "shop:workers", "--uri", "mongodb://localhost/shop", option, f"{port}", *more]) == 2
+        arguments = [part for option in options for part in (option, f"{port}")]
+        assert main(["run", "shop:workers", "--uri", "mongodb://localhost/shop", *arguments, *more]) == 2
     assert capsys.readouterr().err == (
-        f"trio-monque: cannot listen at 127.0.0.1:{port} for {option}: Address already in use; choose another address\n"
+        f"trio-monque: cannot listen at 127.0.0.1:{port} for {' and '.join(options)}: Address already in use; "
+        "choose another address\n"
     )
 
 
@@ -124,6 +126,7 @@ def test_port_in_use_ends_the_start_in_one_line(
         ("0.0.0.0:80", Address("0.0.0.0", 80)),
         ("[::1]:9000", Address("::1", 9000)),
         ("localhost:0", Address("localhost", 0)),
+        ("localhost:65535", Address("localhost", 65_535)),
     ],
 )
 def test_address_without_a_host_is_the_loopback_address(given: str, meant: Address) -> None:
@@ -275,6 +278,7 @@ def test_report_of_several_processes_has_the_faults_of_each() -> None:
         ProcessReport(3, 13),
         ProcessReport(4, 14, None, 0.8),
         ProcessReport(5, 15, None, 6.0),
+        ProcessReport(6, 16, None, LIVE_WITHIN),
     ]
     report = report_of_processes([ProcessReport(1, 11, blocked, 0.0), *without_answers])
     assert report.not_live == (
@@ -287,17 +291,3 @@ def test_report_of_several_processes_has_the_faults_of_each() -> None:
         "process 3: the process starts",
         "process 4: the process has not answered for 0.8 s",
     )
-
-
-def make_health(**values: Any) -> Health:
-    usual: dict[str, Any] = {
-        "reasons": (),
-        "warnings": (),
-        "draining": False,
-        "loops": (),
-        "event_loop_lag": 0.0,
-        "broken": 0,
-        "last_database_contact": None,
-        "last_database_contact_age": None,
-    }
-    return Health(healthy=not values.get("reasons"), **{**usual, **values})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import re
 import signal
@@ -12,15 +13,18 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
-from prometheus_client import CollectorRegistry, Counter
+from prometheus_client import REGISTRY, CollectorRegistry, Counter
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.registry import Collector
 
 from tests.support.programs import uri_of_database
 from tests.support.waiting import wait_until
-from trio_monque import Monque
+from trio_monque import Monque, Workers, open_scheduler
 from trio_monque.cli.run.endpoints import Endpoints
 from trio_monque.cli.run.http_server import Address, served
-from trio_monque.cli.run.metrics import page_of_processes, together
+from trio_monque.cli.run.metrics import collected_here, page_of_processes, shown_from_start, together
 from trio_monque.cli.run.worker_state import WorkerState
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.store.types import Database
@@ -95,7 +99,8 @@ def test_metrics_of_all_processes_are_at_the_address_of_their_health(folder: Pat
     options = ("--processes", "2", "--health", "0", "--metrics", "0", "--uri", uri)
     with run_process(folder, "counting:workers", *options) as parent:
         probe = Probe(parent)
-        probe.wait_for("/readyz", 200)
+        of_all = json.loads(probe.wait_for("/healthz", 200))["processes"]
+        assert [(one["number"], one["healthy"]) for one in of_all] == [(1, True), (2, True)]
         wait_until(lambda: total(probe, "trio_monque_runs_total", verdict="completed") == 4, "4 runs count", pause=0.1)
         found = scraped(probe)
         assert sorted(labels["worker_process"] for labels, _ in found["trio_monque_healthy"]) == ["1", "2"]
@@ -177,6 +182,37 @@ def test_metrics_of_processes_are_put_together(caplog: pytest.LogCaptureFixture)
     assert 'jobs_total{name="send",worker_process="2"} 2.0' in lines
 
 
+class OwnFamily(GaugeMetricFamily):
+    """What a target may have: the parent cannot import it."""
+
+
+class OwnNumber(float): ...
+
+
+class OwnText(str):
+    __slots__ = ()
+
+
+class OwnCollector(Collector):
+    def collect(self) -> list[OwnFamily]:
+        family = OwnFamily("own", "Of a target.", labels=["kind"])
+        family.add_metric([OwnText("a")], OwnNumber(3))
+        return [family]
+
+
+def test_metrics_for_the_parent_consist_of_plain_values() -> None:
+    collector = OwnCollector()
+    REGISTRY.register(collector)
+    try:
+        (found,) = [one for one in collected_here() if one.name == "own"]
+    finally:
+        REGISTRY.unregister(collector)
+    (sample,) = found.samples
+    assert (found.documentation, found.type, sample.labels, sample.value) == ("Of a target.", "gauge", {"kind": "a"}, 3)
+    assert type(found) is Metric
+    assert [type(one) for one in (*sample.labels.values(), sample.value)] == [str, float]
+
+
 def test_missing_prometheus_client_ends_in_one_line(folder: Path) -> None:
     program = "import sys; sys.modules['prometheus_client'] = None; from trio_monque.cli import main; sys.exit(main())"
     arguments = ("run", "shop:workers", "--uri", "mongodb://localhost/shop", "--metrics", "0")
@@ -185,3 +221,26 @@ def test_missing_prometheus_client_ends_in_one_line(folder: Path) -> None:
     )
     expected = "trio-monque: --metrics needs prometheus_client: python -m pip install prometheus_client\n"
     assert (ran.returncode, ran.stderr) == (2, expected)
+
+
+def test_module_that_is_missing_in_the_metrics_themselves_is_not_taken_for_the_missing_extra(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delitem(sys.modules, "trio_monque.cli.run.metrics")
+    monkeypatch.delattr("trio_monque.cli.run.metrics")
+    monkeypatch.setitem(sys.modules, "trio_monque.metrics", None)
+    with pytest.raises(ModuleNotFoundError, match="trio_monque.metrics"):
+        with Endpoints(None, Address("127.0.0.1", 0)).of_worker(WorkerState()):
+            pass
+
+
+async def test_metrics_of_a_scheduler_are_shown_until_the_end_of_the_block(db: Database) -> None:
+    def shown() -> set[str]:
+        return {one.name for one in collected_here() if one.name.startswith("trio_monque")}
+
+    async with open_scheduler(db, Workers[None]()) as scheduler:
+        with shown_from_start() as show:
+            assert shown() == set()
+            show(scheduler)
+            assert "trio_monque_healthy" in shown()
+        assert shown() == set()

@@ -6,6 +6,8 @@ import json
 import os
 import re
 import signal
+import subprocess
+import sys
 from collections import Counter
 from contextlib import suppress
 from pathlib import Path
@@ -20,6 +22,7 @@ from trio_monque import Monque, NewJob
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.store.types import Database
 
+from .demo_process import environment
 from .probe import Probe
 from .run_process import RunProcess, run_process, write_program
 
@@ -194,6 +197,31 @@ def test_target_that_cannot_be_imported_ends_the_parent_with_one_traceback(folde
         lines = first_start_fails(parent)
     files = {Path(line.split('"')[1]).name for line in lines if line.startswith("  File ")}
     assert (files, lines[-1]) == ({"raising.py", "shop.py"}, "ValueError: no pool at postgresql://***@db")
+
+
+SHOWING = """
+import os
+import sys
+
+raise ValueError(f"read {sys.stdin.read()!r}, leads its group: {os.getpgrp() == os.getpid()}, -O: {sys.flags.optimize}")
+"""
+
+
+def test_worker_process_is_out_of_reach_of_the_terminal_and_has_the_options_of_the_interpreter(folder: Path) -> None:
+    """A Ctrl-C would reach it twice, and a read would stop it."""
+    (folder / "showing.py").write_text(SHOWING, encoding="utf-8")
+    command = [sys.executable, "-O", "-m", "trio_monque", "run", "showing:workers", "--uri", "mongodb://localhost/shop"]
+    ran = subprocess.run(
+        [*command, "--processes", "1"],
+        input="typed\n",
+        cwd=folder,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "ValueError: read '', leads its group: True, -O: 1\n" in ran.stderr
+    assert ran.returncode == 2
 
 
 @pytest.mark.full

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.support.internals import context_of
 from tests.support.store import claim, handle
 from trio_monque import Monque
-from trio_monque.client.rescuing import Rescuer
+from trio_monque.client.rescuer import Rescuer
 from trio_monque.store.types import Collection, Database
 
 

@@ -25,7 +25,7 @@ import pytest
 from tests.support.internals import was_never_measured
 from trio_monque import Job, clock
 from trio_monque.client import server_time
-from trio_monque.client.rescuing import Rescuer
+from trio_monque.client.rescuer import Rescuer
 from trio_monque.clock import ServerClock
 from trio_monque.engine.demand import ClaimState
 from trio_monque.engine.lease import Beats

@@ -37,7 +37,7 @@ def registry() -> CollectorRegistry:
 @pytest.fixture
 def slow(monque: Monque, monkeypatch: pytest.MonkeyPatch) -> Iterator[Slow]:
     """A database that does not answer, once this is among what interferes with the client."""
-    monkeypatch.setattr("trio_monque.metrics.background.LONGEST_WAIT", 0.02)
+    monkeypatch.setattr("trio_monque.metrics.collection_metrics.LONGEST_WAIT", 0.02)
     one = Slow(COUNT)
     yield one
     one.may_go_on.set()
@@ -75,7 +75,8 @@ def test_scrape_before_the_first_answer_says_that_there_is_none(
 async def test_scrape_on_an_event_loop_does_not_wait(
     monque: Monque, registry: CollectorRegistry, slow: Slow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trio_monque.metrics.background.LONGEST_WAIT", 3600.0)  # A scrape that waits never ends.
+    # A scrape that waits never ends.
+    monkeypatch.setattr("trio_monque.metrics.collection_metrics.LONGEST_WAIT", 3600.0)
     interference_of(monque).append(slow)
     with CollectionMetrics(monque, registry=registry):
         assert Scrape(registry).value("collection_age_seconds") == math.inf

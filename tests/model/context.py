@@ -9,7 +9,7 @@ import bson
 from bson import ObjectId
 
 from trio_monque.backoff import Backoff
-from trio_monque.client.context import ClientContext
+from trio_monque.client.client_context import ClientContext
 from trio_monque.clock import ServerClock
 from trio_monque.jobs.conditional_write import Transition
 from trio_monque.jobs.job import Job

@@ -14,8 +14,8 @@ from tests.support.interception import Interceptor, is_settlement
 from tests.support.node_peer import NodePeer
 from tests.support.store import PAST, claim, handle
 from trio_monque import Monque
-from trio_monque.client.context import ClientContext
-from trio_monque.client.rescuing import Rescuer
+from trio_monque.client.client_context import ClientContext
+from trio_monque.client.rescuer import Rescuer
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.errors import JobStateError
 from trio_monque.jobs import transitions

@@ -19,8 +19,8 @@ from tests.support.node_peer import NodePeer
 from tests.support.store import PAST, claim, claim_due, handle, insert, stamp
 from tests.support.thoroughly import one_in, rows_in
 from trio_monque import JobStatus, events
-from trio_monque.client.context import ClientContext
-from trio_monque.client.rescuing import Rescued, Rescuer, log_and_events_of
+from trio_monque.client.client_context import ClientContext
+from trio_monque.client.rescuer import Rescued, Rescuer, log_and_events_of
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.errors import MonqueConnectionError
 from trio_monque.jobs import transitions

@@ -17,7 +17,7 @@ from trio_monque.bridge.app_loop import AppLoop
 from trio_monque.bridge.runtime import Runtime
 from trio_monque.claims.assembly import Parts
 from trio_monque.claims.claims import RunningClaims
-from trio_monque.client.context import ClientContext
+from trio_monque.client.client_context import ClientContext
 from trio_monque.clock import ServerClock
 from trio_monque.engine.nursery import Engine
 from trio_monque.engine.progress import Progress

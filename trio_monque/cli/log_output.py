@@ -19,7 +19,7 @@ R = TypeVar("R")
 
 _LEVELS: Final = ("debug", "info", "warning", "error")
 
-# What every record has; all else came through `extra`.
+# The attributes of every record. A caller has passed all others by `extra`.
 _OF_EVERY_RECORD: Final = {*vars(logging.makeLogRecord({})), "message", "asctime", "taskName"}
 
 
@@ -40,7 +40,7 @@ def log_options(function: Callable[P, R]) -> Callable[P, R]:
         logging.captureWarnings(chosen == "json")
         # The driver logs whole commands at DEBUG, with the payloads of jobs.
         logging.getLogger("pymongo").setLevel(logging.INFO)
-        # It logs how many files have changed; `run --reload` names one.
+        # watchfiles logs how many files have changed; `run --reload` names one.
         logging.getLogger("watchfiles").setLevel(logging.WARNING)
         return function(*args, **options)
 

@@ -1,13 +1,18 @@
-"""Finds the command, runs it, and turns every error into an exit status and text on standard error."""
+"""Finds the command, runs it, and turns every error into an exit status and text on standard error.
+
+The commands import trio, pymongo and rich, which takes a second of processor time. The help of the group and the
+completion of command names need only the table here. So the module of a command is imported when the command runs.
+"""
 
 from __future__ import annotations
 
 import io
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from typing import Final
+from importlib import import_module
+from typing import Final, cast
 
 import click
 from click.shell_completion import shell_complete
@@ -15,7 +20,6 @@ from click.shell_completion import shell_complete
 from ..error_types import EmbeddedServerError, MonqueError
 from ..safe_text import without_secrets
 from .exit_statuses import FAILED, INTERRUPTED, OUTPUT_CLOSED, SUCCEEDED
-from .lazy_commands import CommandEntry, LazyCommands
 from .tracebacks import traceback_for_user
 
 PROGRAM: Final = "trio-monque"
@@ -34,6 +38,37 @@ Examples:
   trio-monque jobs --status failed
   trio-monque doctor
 """
+
+
+class CommandEntry(click.Command):
+    """What the help of the group shows of a command.
+
+    Attributes:
+        module: Relative to this package; it has the command under its name.
+    """
+
+    def __init__(self, name: str, module: str, short_help: str) -> None:
+        super().__init__(name, short_help=short_help)
+        self.module = module
+
+    def loaded(self) -> click.Command:
+        """Import the command."""
+        return cast("click.Command", getattr(import_module(self.module, __package__), self.name or ""))
+
+
+class LazyCommands(click.Group):
+    """A group of such commands, in the order of the alphabet, as in any group of click."""
+
+    def add_entries(self, entries: Iterable[CommandEntry]) -> None:
+        for entry in entries:
+            self.add_command(entry)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command that runs, or whose arguments a shell completes."""
+        name, found, rest = super().resolve_command(ctx, args)
+        return name, found.loaded() if isinstance(found, CommandEntry) else found, rest
 
 
 def _print_version(context: click.Context, _option: click.Parameter, given: bool) -> None:  # noqa: FBT001
@@ -74,26 +109,26 @@ def program(context: click.Context) -> None:
 program.add_entries(
     [
         CommandEntry("run", ".run.command", "Run the workers of your program."),
-        CommandEntry("demo", ".demo.command", "See it at work on your own machine, in under a minute."),
-        CommandEntry("doctor", ".doctor.command", "Say what is wrong, and what to do."),
-        CommandEntry("jobs", ".jobs.looking", "List jobs."),
-        CommandEntry("show", ".jobs.looking", "Show one job, and why it does not run now."),
-        CommandEntry("stats", ".jobs.looking", "Count jobs by name and status."),
-        CommandEntry("errors", ".jobs.errors", "Group failed jobs by their error."),
-        CommandEntry("instances", ".jobs.fleet", "List the scheduler instances."),
-        CommandEntry("indexes", ".jobs.indexes", "List, create and drop indexes."),
-        CommandEntry("claims", ".claims.commands", "Look at documents that are claimed by a lock."),
-        CommandEntry("enqueue", ".jobs.adding", "Enqueue a job."),
-        CommandEntry("schedule", ".jobs.adding", "Enqueue a job that recurs."),
-        CommandEntry("preview", ".jobs.preview", "Say what a cron expression means."),
-        CommandEntry("cancel", ".jobs.acting", "Cancel jobs."),
-        CommandEntry("retry", ".jobs.acting", "Requeue failed and cancelled jobs."),
-        CommandEntry("reschedule", ".jobs.acting", "Change when a pending job is due."),
-        CommandEntry("delete", ".jobs.acting", "Delete jobs."),
-        CommandEntry("repair", ".jobs.repairing", "Make a job of a document that is not one."),
-        CommandEntry("pause", ".jobs.pausing", "Let no instance start jobs of a name."),
-        CommandEntry("resume", ".jobs.pausing", "Let instances start jobs of a paused name."),
-        CommandEntry("server", ".server", "Run a MongoDB server for development."),
+        CommandEntry("demo", ".demo.demo_command", "See it at work on your own machine, in under a minute."),
+        CommandEntry("doctor", ".doctor.doctor_command", "Say what is wrong, and what to do."),
+        CommandEntry("jobs", ".jobs.jobs_show_stats", "List jobs."),
+        CommandEntry("show", ".jobs.jobs_show_stats", "Show one job, and why it does not run now."),
+        CommandEntry("stats", ".jobs.jobs_show_stats", "Count jobs by name and status."),
+        CommandEntry("errors", ".jobs.errors_command", "Group failed jobs by their error."),
+        CommandEntry("instances", ".jobs.instances_command", "List the scheduler instances."),
+        CommandEntry("indexes", ".jobs.indexes_command", "List, create and drop indexes."),
+        CommandEntry("claims", ".claims.claims_command", "Look at documents that are claimed by a lock."),
+        CommandEntry("enqueue", ".jobs.enqueue_schedule", "Enqueue a job."),
+        CommandEntry("schedule", ".jobs.enqueue_schedule", "Enqueue a job that recurs."),
+        CommandEntry("preview", ".jobs.preview_command", "Say what a cron expression means."),
+        CommandEntry("cancel", ".jobs.cancel_retry_delete", "Cancel jobs."),
+        CommandEntry("retry", ".jobs.cancel_retry_delete", "Requeue failed and cancelled jobs."),
+        CommandEntry("reschedule", ".jobs.cancel_retry_delete", "Change when a pending job is due."),
+        CommandEntry("delete", ".jobs.cancel_retry_delete", "Delete jobs."),
+        CommandEntry("repair", ".jobs.repair_command", "Make a job of a document that is not one."),
+        CommandEntry("pause", ".jobs.pause_resume", "Let no instance start jobs of a name."),
+        CommandEntry("resume", ".jobs.pause_resume", "Let instances start jobs of a paused name."),
+        CommandEntry("server", ".server_command", "Run a MongoDB server for development."),
     ]
 )
 

@@ -15,7 +15,7 @@ from ..jobs.job_selector import JobSelector, Selection
 from ..store import bulk_changes
 from ..store.types import ObjectId
 from .bulk_actions import Action, Cancel, Delete, Retry
-from .context import ClientContext
+from .client_context import ClientContext
 from .operation import Operation
 
 # A batch must finish within one operation timeout, and it delays the writes of other clients while it runs.

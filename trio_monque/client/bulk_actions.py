@@ -17,7 +17,7 @@ from ..jobs.job_selector import JobSelector
 from ..store import bulk_changes, indexes
 from ..store.bulk_changes import Sending, Written
 from ..store.types import ObjectId
-from .context import ClientContext
+from .client_context import ClientContext
 from .enqueue import looked_up
 
 

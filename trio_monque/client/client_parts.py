@@ -7,7 +7,7 @@ from functools import partial
 from typing import Self
 
 from ..store.database_threads import DatabaseThreads
-from .context import ClientContext
+from .client_context import ClientContext
 from .enqueue import insert_group
 from .event_delivery import EventDelivery
 from .group_enqueue import GroupEnqueue

@@ -38,7 +38,7 @@ from ..store.codec import document_of
 from ..store.inserting import Parcel
 from ..store.replacing import Replacement
 from ..store.types import ClientSession, ObjectId
-from .context import ClientContext
+from .client_context import ClientContext
 from .fleet import read_instances
 from .operation import Operation, Read
 
@@ -206,7 +206,7 @@ def insert(context: ClientContext, draft: Draft, session: ClientSession | None =
     """Insert one job, or return the one that has its unique key; in the caller's transaction, if any."""
     # Without the session: indexes cannot be made inside a transaction.
     if session is not None and session.in_transaction:
-        # Nor a new one beside it: that would wait for the locks of the transaction.
+        # A new index cannot be created beside the transaction either: it would wait for the locks of the transaction.
         context.ensure_indexes()
     else:
         ensure_indexes_for(context, draft.new)

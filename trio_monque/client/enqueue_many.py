@@ -16,7 +16,7 @@ from ..jobs.new_job import Draft, NewJob, check_keeps
 from ..store import inserting
 from ..store.inserting import Parcel
 from ..threads import starting_thread
-from .context import ClientContext
+from .client_context import ClientContext
 from .enqueue import draft_of, ensure_indexes_for, insert_parcels, insert_unique, looked_up, notice_unserved
 from .operation import Operation
 

@@ -9,7 +9,7 @@ from functools import partial
 from ..jobs.instance import Instance, is_alive
 from ..jobs.new_job import Named, check_name, name_of
 from ..store import instances as stored
-from .context import ClientContext
+from .client_context import ClientContext
 from .local_wakeups import local_instance_ids
 from .operation import Caused, Change, Operation, Read
 

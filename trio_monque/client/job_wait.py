@@ -17,7 +17,7 @@ from ..store.types import ObjectId
 Until = Literal["all", "first"]
 
 ResultReaders = Mapping[ObjectId, Callable[[Any], Any]]
-"""By the ids of the jobs: what makes the declared type of a result from what is stored."""
+"""Maps job ids to functions that convert a stored result to the worker's declared type."""
 
 NONE: Final[ResultReaders] = MappingProxyType({})
 

@@ -1,4 +1,4 @@
-"""In virtual time, schedulers and clients of a run say when a job may have ended; tasks that wait for it look again."""
+"""In virtual time: notifies tasks in `wait_job` that a job of the same run may have ended, so that they look again."""
 
 from __future__ import annotations
 

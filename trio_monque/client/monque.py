@@ -19,9 +19,9 @@ from ..jobs.new_job import JobOptions
 from ..jobs.stored_value_limits import AsyncWorker, PlainWorker, TypedWorker
 from ..options_and_defaults import ClientOptions, client_config
 from ..store.types import ClientSession, Database, ObjectId
-from . import bulk, enqueue, enqueue_many, fleet, one_job, recovery, schedules, views
+from . import bulk, enqueue, enqueue_many, fleet, lists_and_counts, one_job, recovery, schedules
+from .client_context import ClientContext
 from .client_parts import ClientParts
-from .context import ClientContext
 from .event_delivery import EventT, Listener
 from .event_stream import EventStream
 from .job_wait import JobWait, Until, job_wait
@@ -372,12 +372,12 @@ class Monque:
     retry_jobs = awaited(bulk.retry_jobs)
     delete_jobs = awaited(bulk.delete_jobs)
 
-    get_jobs = awaited(views.get_jobs)
-    get_jobs_with_cursor = awaited(views.get_jobs_with_cursor)
-    get_queue_stats = awaited(views.get_queue_stats)
-    get_queue_view_summaries = awaited(views.get_queue_view_summaries)
-    get_queue_depths = awaited(views.get_queue_depths)
-    get_broken_documents = awaited(views.get_broken_documents)
+    get_jobs = awaited(lists_and_counts.get_jobs)
+    get_jobs_with_cursor = awaited(lists_and_counts.get_jobs_with_cursor)
+    get_queue_stats = awaited(lists_and_counts.get_queue_stats)
+    get_queue_view_summaries = awaited(lists_and_counts.get_queue_view_summaries)
+    get_queue_depths = awaited(lists_and_counts.get_queue_depths)
+    get_broken_documents = awaited(lists_and_counts.get_broken_documents)
 
     instances = awaited(fleet.instances)
     paused = awaited(fleet.paused)

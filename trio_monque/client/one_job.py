@@ -29,7 +29,7 @@ from ..jobs.new_job import Named, check_name, check_unique_key, name_of
 from ..store import job_changes, queries
 from ..store.job_changes import KeyInUseError
 from ..store.types import ObjectId
-from .context import ClientContext
+from .client_context import ClientContext
 from .enqueue import looked_up
 from .operation import Caused, Change, Operation, Read
 

@@ -12,9 +12,9 @@ from ..events import Event
 from ..jobs.job import Job
 from ..observations import Observations, Sighting
 from ..options_and_defaults import LEASE_IN_BEATS
-from .context import ClientContext
+from .client_context import ClientContext
 from .operation import Operation
-from .rescuing import Rescued, Rescuer, log_and_events_of, pending_again
+from .rescuer import Rescued, Rescuer, log_and_events_of, pending_again
 
 MOST_AT_ONCE: Final = 100
 SHORTEST_PAUSE: Final = 0.02

@@ -15,8 +15,8 @@ from ..jobs.job import Job
 from ..jobs.new_job import JobOptions
 from ..jobs.stored_value_limits import AsyncWorker, PlainWorker, TypedWorker
 from ..store.types import ClientSession, ObjectId
-from . import bulk, enqueue, enqueue_many, fleet, one_job, recovery, schedules, views
-from .context import ClientContext
+from . import bulk, enqueue, enqueue_many, fleet, lists_and_counts, one_job, recovery, schedules
+from .client_context import ClientContext
 from .event_delivery import EventDelivery
 from .job_wait import JobWait, Until, job_wait
 from .job_wait_calls import wait_blocking
@@ -229,12 +229,12 @@ class SyncMonque:
     retry_jobs = blocking(bulk.retry_jobs)
     delete_jobs = blocking(bulk.delete_jobs)
 
-    get_jobs = blocking(views.get_jobs)
-    get_jobs_with_cursor = blocking(views.get_jobs_with_cursor)
-    get_queue_stats = blocking(views.get_queue_stats)
-    get_queue_view_summaries = blocking(views.get_queue_view_summaries)
-    get_queue_depths = blocking(views.get_queue_depths)
-    get_broken_documents = blocking(views.get_broken_documents)
+    get_jobs = blocking(lists_and_counts.get_jobs)
+    get_jobs_with_cursor = blocking(lists_and_counts.get_jobs_with_cursor)
+    get_queue_stats = blocking(lists_and_counts.get_queue_stats)
+    get_queue_view_summaries = blocking(lists_and_counts.get_queue_view_summaries)
+    get_queue_depths = blocking(lists_and_counts.get_queue_depths)
+    get_broken_documents = blocking(lists_and_counts.get_broken_documents)
 
     instances = blocking(fleet.instances)
     paused = blocking(fleet.paused)
@@ -253,7 +253,7 @@ class SyncMonque:
             while not operation.is_over:
                 self._step(operation)
         finally:
-            # Also after an error: earlier steps of a bulk action stay done.
+            # Announce after an error too: earlier steps of a bulk action stay done.
             for event in operation.events():
                 self._event_delivery.deliver_blocking(event)
         return operation.result

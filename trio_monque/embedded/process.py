@@ -22,7 +22,7 @@ from typing import Any
 from ..error_types import EmbeddedServerError
 from . import server_log
 
-_SUPERVISOR = Path(__file__).with_name("supervisor.py")
+_SUPERVISOR = Path(__file__).with_name("mongod_supervisor.py")
 if sys.platform == "win32":
     _OWN_CONSOLE_GROUP = subprocess.CREATE_NEW_PROCESS_GROUP | subprocess.CREATE_NO_WINDOW
 else:

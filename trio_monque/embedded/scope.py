@@ -13,9 +13,9 @@ import anyio.to_thread
 
 from ..error_types import AsyncWithError, EmbeddedServerError, InvalidOptionError, MonqueConnectionError
 from ..store import member_admin
+from .embedded_server import EmbeddedServer
 from .launcher import Launch, LaunchOptions
 from .replica_set import DEFAULT_NAME
-from .server import EmbeddedServer
 
 _URI_VARIABLE = "MONQUE_MONGODB_URI"
 

@@ -55,7 +55,7 @@ class ClaimStamp:
         )
 
 
-# After the prefix of the token. It means that the holder stores each renewal in `renewedAt` too: tokens of older
+# The second part of a claim token: says that the holder stores each renewal in `renewedAt` too. Tokens of older
 # releases do not have it.
 _RENEWS_APART: Final = "r-"
 

@@ -1,4 +1,4 @@
-"""The type that `payload=` was given: it stores and reads the data of one worker. Or a callable that makes the data."""
+"""What `payload=` was given: a type, which stores and reads the data of a worker, or a callable that makes the data."""
 
 from __future__ import annotations
 

@@ -8,8 +8,8 @@ from functools import partial
 from typing import Any
 
 from ..bridge.handler_loop import ON_TRIO, HandlerLoop
+from ..client.client_context import ClientContext
 from ..client.client_parts import ClientParts
-from ..client.context import ClientContext
 from ..clock import virtual_time
 from ..engine.limits import EngineLimits
 from ..engine.nursery import Engine

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from ..client.context import ClientContext
+from ..client.client_context import ClientContext
 from ..host.limits import leased_timeout
 from ..options_and_defaults import SchedulerConfig
 from ..store.database_threads import DatabaseThreads

@@ -12,7 +12,7 @@ from typing import Final
 
 import trio
 
-from ..client.context import ClientContext
+from ..client.client_context import ClientContext
 from ..engine.demand import KnownItem
 from ..jobs.job import Job
 from ..store.types import ObjectId

@@ -17,7 +17,7 @@ import trio
 from .. import events
 from ..client import local_ends
 from ..client.event_delivery import EventDelivery
-from ..client.rescuing import Rescued, log_and_events_of
+from ..client.rescuer import Rescued, log_and_events_of
 from ..engine.exceptions import begin_at_handler
 from ..error_types import DocumentRefusedError, InstanceCollisionError, ScheduleEndedError
 from ..host.log_lines import MOST_NAMED, HostEnd, Reporter, named

@@ -15,7 +15,7 @@ from typing import Final
 
 import trio
 
-from ..client.context import ClientContext
+from ..client.client_context import ClientContext
 from ..client.enqueue import draft_of
 from ..engine.progress import Progress
 from ..error_types import InvalidOptionError, InvalidPayloadError, MonqueConnectionError

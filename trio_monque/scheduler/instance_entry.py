@@ -16,7 +16,7 @@ from datetime import datetime, timedelta
 from importlib import metadata
 from typing import Final
 
-from ..client.context import ClientContext
+from ..client.client_context import ClientContext
 from ..client.local_wakeups import local_instance_ids
 from ..engine.lease import Beats
 from ..error_types import ClientClosedError, InstanceCollisionError, MonqueConnectionError

@@ -12,7 +12,7 @@ from datetime import datetime
 from functools import partial
 from typing import TypeVar
 
-from ..client.context import ClientContext
+from ..client.client_context import ClientContext
 from ..engine.demand import Hints, KnownItem, StreamFailedError
 from ..error_types import MonqueConnectionError
 from ..jobs.fences import claim_id

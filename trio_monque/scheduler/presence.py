@@ -14,7 +14,7 @@ from typing import Final
 
 import trio
 
-from ..client.context import ClientContext
+from ..client.client_context import ClientContext
 from ..engine.guard import Stop
 from ..engine.progress import Progress
 from ..error_types import ClientClosedError, InstanceCollisionError, MonqueConnectionError

@@ -16,7 +16,7 @@ from typing import Final, NoReturn, TypeVar
 
 import trio
 
-from ..client.context import ClientContext
+from ..client.client_context import ClientContext
 from ..engine.guard import Stop
 from ..engine.progress import Progress
 from ..error_types import MonqueConnectionError

@@ -12,7 +12,7 @@ from typing import Final
 
 import trio
 
-from ..client.rescuing import RescueBatch, Rescued, Rescuer, pending_again
+from ..client.rescuer import RescueBatch, Rescued, Rescuer, pending_again
 from ..engine.source import Control
 from ..error_types import InstanceCollisionError, MonqueConnectionError
 from ..jobs.fences import ClaimId, claim_id

@@ -18,7 +18,7 @@ from datetime import datetime
 from functools import partial
 from typing import Final
 
-from ..client.context import ClientContext
+from ..client.client_context import ClientContext
 from ..error_types import BrokenDocumentError
 from ..jobs import transitions
 from ..jobs.conditional_write import LIGHTEST, Transition

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from ..client.local_wakeups import Announcer, local_schedulers
-from ..client.rescuing import Rescued
+from ..client.rescuer import Rescued
 from ..engine.lease import Beats
 from ..engine.nursery import Engine
 from ..engine.source import Control, Sources

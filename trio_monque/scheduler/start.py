@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import trio
 
-from ..client.context import ClientContext
+from ..client.client_context import ClientContext
 from ..client.local_wakeups import receiving_wakeups
 from ..client.sync_monque import SyncMonque
 from ..log import logger_of

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Any, Protocol, TypeVar
 
-from ..client.context import ClientContext
+from ..client.client_context import ClientContext
 from ..engine.run import Run
 from ..engine.run_end import CancelReason
 from ..error_types import InvalidPayloadError, MonqueConnectionError, MonqueError

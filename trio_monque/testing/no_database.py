@@ -8,7 +8,7 @@ from datetime import UTC
 from typing import Any, Final, NoReturn, Unpack, cast
 
 from ..checks import check_count
-from ..client.context import ClientContext
+from ..client.client_context import ClientContext
 from ..client.enqueue import draft_of
 from ..error_types import InvalidOptionError, MonqueError
 from ..jobs import transitions

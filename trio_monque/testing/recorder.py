@@ -7,8 +7,8 @@ from typing import Any, Final, TypeVar
 
 import anyio.lowlevel
 
+from ..client.client_context import ClientContext
 from ..client.client_parts import ClientParts
-from ..client.context import ClientContext
 from ..client.enqueue import Enqueue, EnqueueWithOutcome
 from ..client.enqueue_many import EnqueueMany
 from ..client.event_delivery import EventDelivery

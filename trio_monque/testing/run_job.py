@@ -12,7 +12,7 @@ import trio
 from ..bridge.application_loop import call_on_trio
 from ..bridge.handler_loop import ON_TRIO, HandlerLoop
 from ..checks import LARGEST_NUMBER
-from ..client.context import ClientContext
+from ..client.client_context import ClientContext
 from ..client.event_delivery import EventDelivery
 from ..engine.guard import Stop
 from ..engine.lease import LeaseTerms

@@ -10,7 +10,7 @@ from typing import Any, Final
 import pytest
 from pymongo import UpdateMany, UpdateOne
 
-from trio_monque.client import rescuing
+from trio_monque.client import rescuer
 from trio_monque.engine.lease import LeaseTerms
 from trio_monque.jobs import transitions
 from trio_monque.jobs.conditional_write import applied
@@ -81,7 +81,7 @@ def _without_resolving(patch: pytest.MonkeyPatch) -> None:
 
 def _without_observing(patch: pytest.MonkeyPatch) -> None:
     """A sign of life is overlooked."""
-    patch.setattr(rescuing, "mark_of", lambda job: (job.claimed_by, job.locked_at, job.claim_token))
+    patch.setattr(rescuer, "mark_of", lambda job: (job.claimed_by, job.locked_at, job.claim_token))
     _settling_without("lastHeartbeat", "renewedAt")(patch)
 
 

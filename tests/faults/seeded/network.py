@@ -24,7 +24,7 @@ from pymongo import errors as driver
 from pymongo.read_concern import ReadConcern
 
 from trio_monque.autojump import clock_hold
-from trio_monque.client import rescuing
+from trio_monque.client import rescuer
 from trio_monque.client.local_wakeups import wake_all_schedulers
 from trio_monque.engine import pauses
 from trio_monque.loops import post_to_runs
@@ -300,7 +300,7 @@ def in_the_way(network: Network) -> Iterator[None]:
         patch.setattr(JobCollection, "of", classmethod(of))
         # Faults are of virtual time here, so the pauses after them are, too.
         patch.setattr(pauses, "REAL_TIME_BUDGET", 0.0)
-        patch.setattr(rescuing, "SEND_AGAIN_AFTER", 0.0)
+        patch.setattr(rescuer, "SEND_AGAIN_AFTER", 0.0)
         # A majority's read waits for the journal, a tenth of a second each. On one member it finds the same.
         patch.setattr(commands, "MAJORITY", ReadConcern("local"))
         yield

@@ -13,7 +13,7 @@ from functools import partial
 from time import monotonic
 from typing import Final, TypeVar
 
-from ...client.context import ClientContext
+from ...client.client_context import ClientContext
 from ...client.monque import Monque
 from ...error_types import MonqueConnectionError
 from ...jobs.instance import Instance, is_alive
@@ -113,7 +113,7 @@ class Examination:
         return replace(found, unanswered=tuple(self._unanswered))
 
     def _server(self, found: ServerFacts) -> ServerFacts:
-        # The primary first: the others are compared with it.
+        # Ask the primary first: the others are compared with it.
         members = sorted(found.server.members, key=lambda one: one.state)
         addresses = [_split(one.address) for one in members if one.is_up and one.state in _DATA_BEARING]
         ahead: Mapping[str, float] | None = None

@@ -11,14 +11,14 @@ from typing import Concatenate, Final, ParamSpec, TypeVar
 
 import click
 
-from ...client.context import ClientContext
+from ...client.client_context import ClientContext
 from ...client.monque import Monque
 from ...client.sync_monque import SyncMonque
 from ...error_types import InvalidJobIdentifierError, InvalidOptionError
 from ...options_and_defaults import ClientOptions, client_config
 from ...store.job_collection import JobCollection
 from ...store.types import Database
-from ..connection import Connection, connection_options
+from ..connection_options import Connection, connection_options
 from ..parameters import operation_timeout_option
 
 _SPELLED: Final = {"collection_name": "collection"}

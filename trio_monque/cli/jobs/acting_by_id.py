@@ -61,7 +61,7 @@ def _act(access: JobsAccess, job_id: str, action: IdAction, outcome: _Outcome) -
     try:
         found = action.act(job_id)
     except InvalidOptionError:
-        raise  # Of the command.
+        raise  # The option is wrong, not one job.
     except MonqueError as error:
         if isinstance(error, MonqueConnectionError) and not isinstance(error, DocumentRefusedError):
             raise  # The others would fail for the same reason, each after its timeout.

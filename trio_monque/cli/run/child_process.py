@@ -118,20 +118,20 @@ class ChildProcess:
 
     async def _receive(self, has_left: trio.Event) -> None:
         own_thread = trio.CapacityLimiter(1)
-        with trio.CancelScope(shield=True):  # `wait` ends it by the end of the connection.
-            while True:
-                try:
-                    number, answer = await trio.to_thread.run_sync(self._connection.recv, limiter=own_thread)
-                except (EOFError, OSError):
-                    has_left.set()
-                    return
-                if number == STARTED:
-                    self.started.set()
-                    continue
-                with self._lock:
-                    self._has_answered = True
-                    question = self._unanswered.pop(number)
-                question.settle(answer)
+        while True:
+            try:
+                # A cancellation waits for it too: `wait` ends it by the end of the connection.
+                number, answer = await trio.to_thread.run_sync(self._connection.recv, limiter=own_thread)
+            except (EOFError, OSError):
+                has_left.set()
+                return
+            if number == STARTED:
+                self.started.set()
+                continue
+            with self._lock:
+                self._has_answered = True
+                question = self._unanswered.pop(number)
+            question.settle(answer)
 
 
 async def start_child(arguments: Sequence[str], name: str) -> ChildProcess:

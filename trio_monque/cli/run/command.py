@@ -11,7 +11,7 @@ import trio
 
 from ...error_types import MonqueError
 from ...options_and_defaults import SchedulerOptions
-from ..connection import Connection, connection_options
+from ..connection_options import Connection, connection_options
 from ..log_output import log_options
 from .children import Children
 from .endpoints import Endpoints

@@ -36,10 +36,10 @@ _WAITING_CONNECTIONS: Final = 1024
 RECEIVED_WITHIN: Final = 5.0
 """Seconds for the whole request of a client: a byte now and then does not extend it."""
 
-_ANSWERED_WITHIN: Final = 30.0
+ANSWERED_WITHIN: Final = 30.0
 """Seconds from the connection to the end of the answer. Collectors of the targets may be slow, and so may clients."""
 
-_ROOM_WITHIN: Final = 1.0
+ROOM_WITHIN: Final = 1.0
 """Seconds in which the thread of a connection that was closed ends."""
 
 _BUSY: Final = (
@@ -112,11 +112,10 @@ def served(pages: Mapping[str, WSGIApplication], address: Address, option: str) 
         try:
             yield
         finally:
-            server.shutdown()
-            thread.join()
+            server.shutdown()  # It returns when the loop of the thread has ended.
 
 
-class _Connections:
+class Connections:
     """The connections of a server, in the order of their beginning. Any of its threads may use them."""
 
     def __init__(self) -> None:
@@ -133,7 +132,7 @@ class _Connections:
                 if silent is None:
                     return False
                 _wake(silent)
-                if not self._changed.wait_for(lambda: len(self._began_at) < MOST_CONNECTIONS, _ROOM_WITHIN):
+                if not self._changed.wait_for(lambda: len(self._began_at) < MOST_CONNECTIONS, ROOM_WITHIN):
                     return False
             self._began_at[connection] = time.monotonic()
             self._receiving.add(connection)
@@ -156,7 +155,7 @@ class _Connections:
         now = time.monotonic()
         with self._changed:
             for connection, began_at in self._began_at.items():
-                if now - began_at >= (RECEIVED_WITHIN if connection in self._receiving else _ANSWERED_WITHIN):
+                if now - began_at >= (RECEIVED_WITHIN if connection in self._receiving else ANSWERED_WITHIN):
                     _wake(connection)
 
 
@@ -173,7 +172,7 @@ class PagesServer(ThreadingMixIn, WSGIServer):
     def __init__(self, pages: Mapping[str, WSGIApplication], address: Address) -> None:
         self.address_family = AF_INET6 if ":" in address.host else AF_INET
         self._pages = pages
-        self.connections = _Connections()
+        self.connections = Connections()
         super().__init__((address.host, address.port), _RequestHandler)
         self.set_app(self._answer)
 
@@ -187,8 +186,8 @@ class PagesServer(ThreadingMixIn, WSGIServer):
         if self.connections.add(request):
             super().process_request(request, client_address)
         else:
-            with suppress(OSError):
-                request.send(_BUSY)
+            # If the client has left, this raises: the base class logs it and closes the connection.
+            request.send(_BUSY)
             self.shutdown_request(request)
 
     def shutdown_request(self, request: Any) -> None:
@@ -214,7 +213,6 @@ class PagesServer(ThreadingMixIn, WSGIServer):
 
 class _RequestHandler(WSGIRequestHandler):
     server: PagesServer
-    timeout = _ANSWERED_WITHIN  # Of each read and write; the server looks at the whole.
 
     def parse_request(self) -> bool:
         is_request = super().parse_request()

@@ -73,9 +73,6 @@ class _Processes(Collector):
     def __init__(self, ask: Callable[[], Mapping[int, Sequence[Metric]]]) -> None:
         self._ask = ask
 
-    def describe(self) -> Iterable[Metric]:
-        return ()  # The registry would collect otherwise, before there are processes.
-
     def collect(self) -> Iterable[Metric]:
         return together(self._ask())
 

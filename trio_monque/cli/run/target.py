@@ -82,10 +82,10 @@ def load_target(name: str) -> Target:
     try:
         value: object = import_module(module_name)
     except ModuleNotFoundError as error:
-        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
+        if not f"{module_name}.".startswith(f"{error.name}."):
             raise UserCodeError from error  # The module imports another one that is missing.
         raise MonqueError(f"there is no module {error.name!r}: looked in {here} and on sys.path") from None
-    except (Exception, SystemExit) as error:  # sys.exit() must not look like an end by a signal.
+    except Exception as error:
         raise UserCodeError from error
     for attribute in path.split("."):
         try:
@@ -139,12 +139,13 @@ async def _workers_of(target: Target, stack: AsyncExitStack) -> Workers[Any]:
     if not isinstance(given, Workers):
         check_usable(target)
         try:
-            given = given() if callable(given) else given
+            if callable(given) and not isinstance(given, AbstractAsyncContextManager):
+                given = given()  # Those that `asynccontextmanager` makes could be called too, to decorate a function.
             if inspect.isawaitable(given):
                 given = await given
             if isinstance(given, AbstractAsyncContextManager):
                 given = await stack.enter_async_context(given)
-        except (Exception, SystemExit) as error:
+        except Exception as error:
             raise UserCodeError from error
     match given:
         case Workers():

@@ -17,7 +17,7 @@ from ...process_signals import default_signals_in_children
 from ...scheduler.events_and_report import SchedulerReport
 from ...scheduler.signals import run_until_signalled
 from ...store.types import Database
-from ..connection import Connection
+from ..connection_options import Connection
 from ..exit_statuses import CHECK_FAILED, SUCCEEDED
 from .target import Selection, Target, declared_loop, load_target, workers_of_all
 from .worker_state import WorkerState

@@ -24,7 +24,7 @@ from ..output import due, print_json, warn
 from ..parameters import FROM_NOW, JSON, LENGTH, PAIR, When
 from .access import JobsAccess, invalid_options, jobs_options
 from .name_warnings import warn_about
-from .preview import print_runs
+from .preview_command import print_runs
 
 R = TypeVar("R")
 

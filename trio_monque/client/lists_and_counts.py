@@ -13,7 +13,7 @@ from ..jobs.job_selector import Statuses, checked_name
 from ..jobs.views import BrokenDocument, CursorPage, QueueDepth, QueueStats, QueueView, page_of
 from ..store import broken_documents, queries, statistics
 from ..store.queue_depths import queue_depths
-from .context import ClientContext
+from .client_context import ClientContext
 from .operation import Known, Operation, Read
 
 MOST_ASKED_ONE_BY_ONE: Final = 20

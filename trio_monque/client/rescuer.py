@@ -38,7 +38,7 @@ from ..store.driver_errors import is_timeout
 from ..store.fields import HEAVY
 from ..store.settling import Fate, Statement
 from ..store.types import ObjectId
-from .context import ClientContext
+from .client_context import ClientContext
 
 logger = logger_of()
 

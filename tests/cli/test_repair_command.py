@@ -13,7 +13,7 @@ from bson.raw_bson import RawBSONDocument
 
 from tests.support.store import claim_due, handle, stamp
 from trio_monque import Monque
-from trio_monque.cli.jobs import repairing
+from trio_monque.cli.jobs import repair_command
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.jobs.job import Job
 from trio_monque.store import indexes
@@ -279,7 +279,7 @@ def test_document_that_changed_since_it_was_shown_is_not_written(
     def agree_late(_question: str, *, yes: bool) -> None:
         jobs.update_one({"_id": job_id}, change)
 
-    monkeypatch.setattr(repairing, "confirm", agree_late)
+    monkeypatch.setattr(repair_command, "confirm", agree_late)
     ended = command("repair", str(job_id), "--set", "nextRunAt=2h", "--set", "name=other")
     assert (ended.status, ended.err) == (
         1,

@@ -70,11 +70,11 @@ def server(port: int, folder: Path | None, replica_set: str) -> int:
     def end(_signal: int, _frame: FrameType | None) -> None:
         stop.set()
 
-    # During the start, too: a server that has been started is stopped in order.
+    # Handle signals during the start too, so that a server that has been started is stopped in order.
     before = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         with EmbeddedMongod(options) as mongod:
-            # Flushed: the reader may be a script that waits for the address.
+            # Flush: the reader may be a script that waits for the address.
             print(f"MongoDB is ready. Connect with\n  {mongod.uri}", flush=True)
             # A driver needs no database in its address, and the other commands do.
             shop = mongod.uri.replace("/?", "/shop?")

@@ -1,33 +1,16 @@
-"""The command's arguments, and which view it gets."""
+"""`trio-monque demo`: its arguments."""
 
 from __future__ import annotations
 
-import sys
-import time
-from importlib.util import find_spec
+import sysconfig
 from pathlib import Path
-from typing import TypedDict, Unpack
+from typing import Unpack
 
 import click
 import trio
 
 from ...safe_text import uri_without_secrets
-from .files import standard_library
-from .place import DemoOptions
-from .program import run_demo
-from .views import PlainView, View
-
-
-class DemoArguments(TypedDict):
-    """The arguments that click passes, named as in DemoOptions."""
-
-    folder: Path
-    pattern: str
-    most_files: int | None
-    uri: str | None
-    keep: bool
-    job_seconds: float
-
+from .demonstration import DemoOptions, demonstrate
 
 _EXAMPLES = """\b
 Examples:
@@ -40,7 +23,7 @@ Examples:
 
 def _folder(_context: click.Context, _option: click.Parameter, given: str | None) -> Path:
     if given is None:
-        return standard_library()
+        return Path(sysconfig.get_path("stdlib"))
     folder = Path(given)
     if not folder.is_dir():
         # It may be a connection string that lacks its `--uri`.
@@ -60,7 +43,6 @@ def _seconds(_context: click.Context, _option: click.Parameter, given: float) ->
 @click.option("--files", "most_files", type=click.IntRange(min=1), metavar="N", help="Process at most N files.")
 @click.option("--uri", help="A MongoDB server to use instead of starting one.")
 @click.option("--keep", is_flag=True, help="Leave the demo's collections on that server.")
-@click.option("--plain", is_flag=True, help="Print log lines instead of the live view.")
 @click.option(
     "--job-seconds",
     type=float,
@@ -69,27 +51,14 @@ def _seconds(_context: click.Context, _option: click.Parameter, given: float) ->
     metavar="SECONDS",
     help="Let each job take longer, to have time to look, or to press Ctrl-C.",
 )
-def demo(*, plain: bool, **options: Unpack[DemoArguments]) -> int:
+def demo(**options: Unpack[DemoOptions]) -> int:
     """See two schedulers at work on the files of FOLDER; by default those of Python's standard library.
 
     Starts a private MongoDB server (or uses --uri) and two schedulers, and enqueues one job for each file. Each job
-    reads its file and stores a digest and a line count; one in fifty fails once and is retried, a few are delayed. At
-    the end it checks, from what is stored, that every file has exactly one settled run and the right digest.
+    reads its file and stores a digest and a line count as its result; some fail once and are retried, some are
+    delayed. Prints the progress each second, and at the end a summary of the stored jobs.
 
-    The first Ctrl-C lets running jobs finish, the second cuts them short. Exit status: 0 if the check passed, 1 if
-    not, 2 if the demo could not run, 130 if interrupted.
+    The first Ctrl-C lets running jobs finish, the second cuts them short. Exit status: 0 if all jobs are completed, 1
+    if not, 2 if the demo could not run, 130 if interrupted.
     """
-    started = time.monotonic()
-    return trio.run(run_demo, DemoOptions(**options), _view(plain=plain), started)
-
-
-def _view(*, plain: bool) -> View:
-    if plain or not sys.stdout.isatty():
-        return PlainView()
-    if find_spec("rich") is None:
-        view = PlainView()
-        view.say("for a live view: python -m pip install rich")
-        return view
-    from .live_view import LiveView  # Only here: rich is an extra.
-
-    return LiveView()
+    return trio.run(demonstrate, options)

@@ -13,7 +13,7 @@ from tests.support.examined import profiling
 from tests.support.many_jobs import insert_all
 from tests.support.store import handle
 from tests.support.thoroughly import FULL
-from trio_monque.cli.jobs.looking import MOST_AHEAD
+from trio_monque.cli.jobs.jobs_show_stats import MOST_AHEAD
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.jobs.job import JobStatus
 from trio_monque.store import indexes

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import click
 
-from ..connection import Connection, connection_options
+from ..connection_options import Connection, connection_options
 from ..exit_statuses import CHECK_FAILED, SUCCEEDED
 from ..jobs.access import invalid_options
 from . import findings as kinds

@@ -271,7 +271,7 @@ def test_watch_counts_again_until_it_is_interrupted(
         if len(waits) >= 3:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr("trio_monque.cli.jobs.looking.sleep", wait)
+    monkeypatch.setattr("trio_monque.cli.jobs.jobs_show_stats.sleep", wait)
     ended = command("stats", "--watch", "--json")
     assert ended.status == 130
     assert waits == [2.0, 2.0, 2.0]

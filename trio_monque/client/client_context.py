@@ -63,7 +63,7 @@ class ClientContext(ServerTime):
         # threads need these indexes, and wait.
         self._indexing = threading.Lock()
         self._indexed = config.skip_index_creation
-        self._were_indexed = False  # Once, perhaps before a drop.
+        self._were_indexed = False  # At some time; the collection may have been dropped since.
         self._also: tuple[IndexModel, ...] = ()
 
     @classmethod

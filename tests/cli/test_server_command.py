@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from pymongo import MongoClient
 
-from trio_monque.cli import main, server
+from trio_monque.cli import main, server_command
 from trio_monque.embedded.launcher import LaunchOptions
 from trio_monque.errors import EmbeddedServerError
 
@@ -106,7 +106,7 @@ def test_server_without_options_is_the_one_that_the_first_steps_connect_to(
         asked.append(options)
         raise EmbeddedServerError("not started")
 
-    monkeypatch.setattr(server, "EmbeddedMongod", refuse)
+    monkeypatch.setattr(server_command, "EmbeddedMongod", refuse)
     assert main(["server"]) == 2
     (options,) = asked
     address = f"mongodb://localhost:{options.port}/?replicaSet={options.replica_set}"

@@ -1,0 +1,82 @@
+"""Targets and selections that no database is needed for: what is imported, called and entered, and what is refused."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trio_monque import RunningJob, Workers
+from trio_monque.cli.run.target import Selection, Target, load_target, workers_of_all
+from trio_monque.cli.tracebacks import UserCodeError
+from trio_monque.errors import MonqueError
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The current directory, in which targets are looked for."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    yield tmp_path
+    for module in ("nesting", "jobs_of_shop", "refusing"):
+        sys.modules.pop(module, None)
+
+
+def test_attribute_may_be_one_of_an_attribute(folder: Path) -> None:
+    (folder / "nesting.py").write_text("class Shop:\n    class jobs:\n        workers = 3\n", encoding="utf-8")
+    assert load_target("nesting:Shop.jobs.workers") == Target("nesting:Shop.jobs.workers", 3)
+    with pytest.raises(MonqueError, match="nesting has no attribute 'wrokers'; did you mean 'workers'?"):
+        load_target("nesting:Shop.jobs.wrokers")
+
+
+def test_missing_module_whose_name_begins_like_that_of_the_target_is_an_error_of_the_target(folder: Path) -> None:
+    (folder / "jobs_of_shop.py").write_text("import jobs_of\n", encoding="utf-8")
+    with pytest.raises(UserCodeError) as raised:
+        load_target("jobs_of_shop:workers")
+    assert str(raised.value.__cause__) == "No module named 'jobs_of'"
+
+
+def test_missing_module_without_a_name_is_an_error_of_the_target(folder: Path) -> None:
+    (folder / "refusing.py").write_text("raise ModuleNotFoundError('the extra is missing')\n", encoding="utf-8")
+    with pytest.raises(UserCodeError) as raised:
+        load_target("refusing:workers")
+    assert str(raised.value.__cause__) == "the extra is missing"
+
+
+def shop() -> Workers[str]:
+    workers = Workers[str]()
+
+    async def handle(_job: RunningJob[Any, str]) -> None: ...
+
+    for name in ("send", "weigh", "post"):
+        workers.register(name)(handle)
+    return workers
+
+
+def test_names_that_are_not_run_must_be_those_of_workers() -> None:
+    """A typing error would run what must not run here."""
+    assert Selection((), ("weigh",)).of(shop(), "shop:workers").names == ("send", "post")
+    with pytest.raises(MonqueError, match="--except wiegh: no worker of shop:workers .*; did you mean 'weigh'?"):
+        Selection((), ("wiegh",)).of(shop(), "shop:workers")
+
+
+async def test_async_context_manager_is_entered_and_left() -> None:
+    """Also one that could be called, as those that are made by `asynccontextmanager`: they are decorators too."""
+    steps = []
+
+    @asynccontextmanager
+    async def opened() -> AsyncIterator[tuple[Workers[str], str]]:
+        steps.append("opened")
+        yield shop(), "a pool"
+        steps.append("closed")
+
+    async with AsyncExitStack() as stack:
+        for name, value in (("function", opened), ("manager", opened())):
+            workers = await workers_of_all([Target(name, value)], stack)
+            assert workers.names == ("send", "weigh", "post")
+        steps.append("entered")
+    assert steps == ["opened", "opened", "entered", "closed", "closed"]
