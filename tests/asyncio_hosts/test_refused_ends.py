@@ -37,7 +37,7 @@ class HeldEnd:
     def takes(self, purpose: str) -> bool:
         return purpose == "settle documents" and not self.is_sent
 
-    def befall(self, call: Callable[[], object]) -> object:
+    def inject(self, call: Callable[[], object]) -> object:
         self.is_sent = True
         assert self.go_on.wait(20)
         return call()

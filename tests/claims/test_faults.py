@@ -189,7 +189,7 @@ class Outage:
     def takes(self, purpose: str) -> bool:
         return self._has_begun or purpose == "settle documents"
 
-    def befall(self, call: Callable[[], object]) -> Any:
+    def inject(self, call: Callable[[], object]) -> Any:
         if not self._has_begun:
             self._has_begun = True
             call()

@@ -296,7 +296,7 @@ class Outage:
     def takes(self, purpose: str) -> bool:
         return purpose == "settle documents" and not self.is_over
 
-    def befall(self, call: Callable[[], object]) -> Any:
+    def inject(self, call: Callable[[], object]) -> Any:
         raise AutoReconnect("nothing is answered")
 
 

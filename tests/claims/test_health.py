@@ -53,7 +53,7 @@ class Failing:
     def takes(self, purpose: str) -> bool:
         return purpose == self._purpose
 
-    def befall(self, call: Callable[[], T]) -> T:
+    def inject(self, call: Callable[[], T]) -> T:
         raise AutoReconnect("no primary")
 
 

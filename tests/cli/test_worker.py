@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from trio_monque import RunningJob, SchedulerReport, Workers
-from trio_monque.cli.connection import Connection
+from trio_monque.cli.connection_options import Connection
 from trio_monque.cli.exit_statuses import CHECK_FAILED, SUCCEEDED
 from trio_monque.cli.run import worker
 from trio_monque.cli.run.target import Selection, Target

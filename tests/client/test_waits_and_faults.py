@@ -63,24 +63,24 @@ def no_polls_beside_the_stream(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Call:
-    """Stands in the way of the next call with that purpose: `befall` makes its answer.
+    """Stands in the way of the next call with that purpose: `inject` makes its answer.
 
     Args:
         of_looker: Of the calls that the client's own thread makes; False: of those that callers make.
     """
 
     def __init__(
-        self, monque: Monque, purpose: str, befall: Callable[[Callable[[], Any]], Any], *, of_looker: bool = True
+        self, monque: Monque, purpose: str, inject: Callable[[Callable[[], Any]], Any], *, of_looker: bool = True
     ) -> None:
-        self._purpose, self._befall, self._all, self._of_looker = purpose, befall, interference_of(monque), of_looker
+        self._purpose, self._inject, self._all, self._of_looker = purpose, inject, interference_of(monque), of_looker
         self._all.append(self)
 
     def takes(self, purpose: str) -> bool:
         return purpose == self._purpose and threading.current_thread().name.startswith("monque-") == self._of_looker
 
-    def befall(self, call: Callable[[], T]) -> T:
+    def inject(self, call: Callable[[], T]) -> T:
         self._all.remove(self)
-        answer: T = self._befall(call)
+        answer: T = self._inject(call)
         return answer
 
 
@@ -95,7 +95,7 @@ class Seen:
         self.times += purpose == self._purpose
         return False
 
-    def befall(self, call: Callable[[], T]) -> T:
+    def inject(self, call: Callable[[], T]) -> T:
         raise AssertionError
 
     async def once(self) -> None:

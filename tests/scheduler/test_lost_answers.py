@@ -369,7 +369,7 @@ def test_claim_that_was_made_in_part_is_unknown_and_found_out(db: Database) -> N
         def takes(self, purpose: str) -> bool:
             return purpose == "claim jobs"
 
-        def befall(self, call: Callable[[], Any]) -> Any:
+        def inject(self, call: Callable[[], Any]) -> Any:
             store.interference.clear()
             claiming.take(store, found[:1], PAST, mark)
             raise ServerSelectionTimeoutError("no server was found")

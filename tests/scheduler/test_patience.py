@@ -51,7 +51,7 @@ class Silence:
     def takes(self, purpose: str) -> bool:
         return self.lasts
 
-    def befall(self, call: Callable[[], T]) -> T:
+    def inject(self, call: Callable[[], T]) -> T:
         self.begun.set()
         self.over.wait()
         raise AutoReconnect("silence")

@@ -38,7 +38,7 @@ class During:
         self._interference.remove(self)
         return True
 
-    def befall(self, call: Callable[[], T]) -> T:
+    def inject(self, call: Callable[[], T]) -> T:
         self._happens()
         return call()
 

@@ -51,7 +51,7 @@ class LostAnswers:
         self.left -= purpose == "settle jobs"
         return purpose == "settle jobs" and self.left < 0
 
-    def befall(self, call: Any) -> Any:
+    def inject(self, call: Any) -> Any:
         call()
         raise AutoReconnect("the answer was lost")
 
@@ -182,8 +182,8 @@ async def test_shutdown_during_a_rescue_reports_it_and_wakes_the_other_scheduler
 class SlowAndLost(Slow):
     """The answers come late, and are lost then."""
 
-    def befall(self, call: Any) -> Any:
-        super().befall(call)
+    def inject(self, call: Any) -> Any:
+        super().inject(call)
         raise AutoReconnect("the answer was lost")
 
 

@@ -145,7 +145,7 @@ class Trouble:
     def takes(self, purpose: str) -> bool:
         return purpose == self._purpose and not self.ends
 
-    def befall(self, call: Any) -> Any:
+    def inject(self, call: Any) -> Any:
         candidates: Sequence[Job] = call.args[1] if call.func.__name__ == "take" else []
         if candidates and self._chance.random() < 0.2:
             for job in self._chance.sample(candidates, min(2, len(candidates))):

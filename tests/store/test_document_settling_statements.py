@@ -149,7 +149,7 @@ def own_numbers(count: int) -> dict[Any, dict[str, Any]]:
 
 
 def test_more_than_one_statement_may_hold_are_several(documents: Collection, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(settling_statements, "MOST_RESULTS", 1000)
+    monkeypatch.setattr(settling_statements, "MOST_BYTES", 1000)
     ids: list[Any] = [0, 1, 2, 3, 4, "i" * 900, 5]
     mark = held(documents, ids)
     texts = ["a" * size for size in (300, 301, 302, 5000, 10, 11, 12)]

@@ -323,7 +323,7 @@ class LostAnswers:
     def takes(self, purpose: str) -> bool:
         return purpose == "settle jobs" and self.left > 0
 
-    def befall(self, call: Any) -> Any:
+    def inject(self, call: Any) -> Any:
         self.left -= 1
         call()
         raise AutoReconnect("the answer was lost")

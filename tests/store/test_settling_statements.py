@@ -87,7 +87,7 @@ def test_results_of_one_claim_cycle_are_one_statement(mongod: EmbeddedServer, db
 def test_more_results_than_one_statement_may_hold_are_several(
     mongod: EmbeddedServer, db: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(settling_statements, "MOST_RESULTS", 1000)
+    monkeypatch.setattr(settling_statements, "MOST_BYTES", 1000)
     with recorded(mongod, db) as (store, recorder):
         held = claim(store, 7)
         results = ["a" * size for size in (400, 400, 400, 5000, 10, 900, 10)]

@@ -67,7 +67,7 @@ class _Dead:
     def takes(self, purpose: str) -> bool:
         return True
 
-    def befall(self, call: Callable[[], T]) -> T:
+    def inject(self, call: Callable[[], T]) -> T:
         raise ConnectionFailure("the process is dead")
 
 

@@ -25,7 +25,7 @@ class Slow:
     def takes(self, purpose: str) -> bool:
         return purpose == self._purpose
 
-    def befall(self, call: Callable[[], T]) -> T:
+    def inject(self, call: Callable[[], T]) -> T:
         self.has_begun.set()
         try:
             assert self.may_go_on.wait(50)
@@ -44,6 +44,6 @@ class Failing:
     def takes(self, purpose: str) -> bool:
         return purpose == self._purpose
 
-    def befall(self, call: Callable[[], T]) -> T:
+    def inject(self, call: Callable[[], T]) -> T:
         self.times += 1
         raise AutoReconnect("gone")

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ..engine.contention import Contention
-from ..host.engine_numbers import Batches, engine_numbers
+from ..host.engine_numbers import EngineNumbers, engine_numbers
 from .events_and_report import ClaimsReport
 from .sources import DocumentEngine
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClaimsStatistics:
+class ClaimsStatistics(EngineNumbers):
     """What the claims of one instance have done since their start, and do now. Durations are in seconds.
 
     A claim is counted once, when the database has accepted its end: as `finished`, `failed` or `released`. If the
@@ -50,31 +49,14 @@ class ClaimsStatistics:
             on asyncio that of the program. Not counted in virtual time.
     """
 
-    uptime: float
-    claimed: int
-    candidates_lost: int
     finished: int
     failed: int
     released: int
     lost: int
-    rescued: int
     dead_lettered: int
     broken: int
-    renewals: int
-    renewal_failures: int
-    held: int
     running: int
     waiting: int
-    unsettled: int
-    free_slots: int
-    claim_batches: int
-    largest_claim_batch: int
-    settlement_batches: int
-    largest_settlement_batch: int
-    batches: Mapping[str, Batches]
-    start_lag_average: float
-    start_lag_max: float
-    loop_blocked: int
 
 
 def statistics_of(
@@ -90,7 +72,7 @@ def statistics_of(
     """
     slots_taken = engine.slots.running
     return ClaimsStatistics(
-        **engine_numbers(engine, slots_taken, contention),
+        **vars(engine_numbers(engine, slots_taken, contention)),
         finished=so_far.finished,
         failed=so_far.failed,
         released=so_far.released,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final, TypedDict
+from typing import Any, Final
 
 from ..engine.contention import Contention
 from ..engine.nursery import Engine
@@ -29,8 +29,9 @@ class Batches:
     by_size: Mapping[float, int]
 
 
-class EngineNumbers(TypedDict):
-    """The numbers that are the same for every kind of work. Their meaning is in `scheduler.statistics.Statistics`."""
+@dataclass(frozen=True, kw_only=True)
+class EngineNumbers:
+    """The numbers that every kind of work has. Statistics of a kind inherit them, and describe them for their items."""
 
     uptime: float
     claimed: int

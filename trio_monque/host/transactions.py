@@ -2,7 +2,7 @@
 
 What goes on in the database, and what its order closes, is in `store/transactions.py`. What this file closes:
 
-- A transaction takes its turn first, while its claim is renewed as usual: there may be a hundred runs that want one.
+- A transaction takes its turn first, while its claim is renewed as usual: a hundred runs may be queued for a turn.
   Then its renewals pause (`Control.settle_by`), since each would be a conflict, and the effects would be written again.
 - So the function has a limit: what is left of the lease, and 60 seconds at most. Without one of its own, the lease
   would end, and the job would begin again, uncounted and for ever.
@@ -60,7 +60,7 @@ class Transactions(Generic[ClaimT, SettlementT]):
         self._time = time
         self._control = control
         self._beats = beats
-        # Not one that holds virtual time: the thread does, until it calls back.
+        # A plain limiter: the worker thread itself freezes virtual time, until it calls back.
         self._turns = trio.CapacityLimiter(Channel.TRANSACTIONS.value)
 
     async def commit(

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import collections
 from collections import abc
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import repeat
 from typing import Any, Final
 
 from .problems import ValueProblem, key_step, wrong
@@ -37,10 +38,9 @@ def anything(stored: Any) -> Any:
 # --- Without fields ---
 
 
-def _items(reader: Reader, stored: Any, expected: str) -> Iterator[Any]:
-    if not isinstance(stored, list | tuple):
-        raise wrong(expected, stored)
-    for number, item in enumerate(stored):
+def _each(items: Iterable[tuple[Reader, Any]]) -> Iterator[Any]:
+    """Reads the items of an array, each by its reader. A problem gets the number of its item as a step of its path."""
+    for number, (reader, item) in enumerate(items):
         try:
             yield reader.read(item)
         except ValueProblem as problem:
@@ -52,7 +52,9 @@ def _collection(make: Callable[[list[Any]], Any], name: str, parts: Sequence[Rea
     item = parts[0] if parts else Reader(anything)
 
     def read(stored: Any) -> Any:
-        items = list(_items(item, stored, name))
+        if not isinstance(stored, list | tuple):
+            raise wrong(name, stored)
+        items = list(_each(zip(repeat(item), stored, strict=False)))
         try:
             return make(items)
         except TypeError as error:  # Not hashable, in a set.
@@ -67,18 +69,9 @@ def tuple_reader(name: str, parts: Sequence[Reader]) -> Read:
     def read(stored: Any) -> Any:
         if not isinstance(stored, list | tuple) or len(stored) != len(parts):
             raise wrong(name, stored)
-        return tuple(_places(parts, stored))
+        return tuple(_each(zip(parts, stored, strict=True)))
 
     return read
-
-
-def _places(parts: Sequence[Reader], stored: Sequence[Any]) -> Iterator[Any]:
-    for number, (part, item) in enumerate(zip(parts, stored, strict=True)):
-        try:
-            yield part.read(item)
-        except ValueProblem as problem:
-            problem.under(f"[{number}]")
-            raise
 
 
 def _mapping(make: Callable[[dict[Any, Any]], Any], name: str, parts: Sequence[Reader]) -> Read:
@@ -167,7 +160,6 @@ def named_tuple_reader(cls: Callable[..., Any], name: str, parts: Sequence[Reade
     def read(stored: Any) -> Any:
         if not isinstance(stored, list | tuple) or len(stored) < least:
             raise wrong(name, stored)
-        known = stored[: len(parts)]
-        return cls(*_places(parts[: len(known)], known))
+        return cls(*_each(zip(parts, stored, strict=False)))
 
     return read

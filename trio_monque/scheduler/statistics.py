@@ -8,12 +8,12 @@ from typing import Any
 
 from ..engine.contention import Contention
 from ..engine.nursery import Engine
-from ..host.engine_numbers import Batches, engine_numbers
+from ..host.engine_numbers import EngineNumbers, engine_numbers
 from ..jobs.job import Job
 
 
 @dataclass(frozen=True, kw_only=True)
-class Statistics:
+class Statistics(EngineNumbers):
     """What a scheduler has done since its start, and does now. Durations are in seconds.
 
     A run is counted once, when the database has accepted its end: as `completed`, `failed`, `snoozed`, `released` or
@@ -60,9 +60,6 @@ class Statistics:
             time limit for example. Each holds a slot.
     """
 
-    uptime: float
-    claimed: int
-    candidates_lost: int
     completed: int
     failed: int
     retried: int
@@ -73,24 +70,10 @@ class Statistics:
     ended_by_name: Mapping[str, Mapping[str, int]]
     claims_lost: int
     schedules_ended: int
-    rescued: int
     unclaimable: int
     broken: int
-    renewals: int
-    renewal_failures: int
-    held: int
     running: int
     running_by_name: Mapping[str, int]
-    unsettled: int
-    free_slots: int
-    claim_batches: int
-    largest_claim_batch: int
-    settlement_batches: int
-    largest_settlement_batch: int
-    batches: Mapping[str, Batches]
-    start_lag_average: float
-    start_lag_max: float
-    loop_blocked: int
     overdue_threads: int
 
 
@@ -131,7 +114,7 @@ def statistics_of(
     running = engine.slots.running_by_group()
     number_running = sum(running.values())
     return Statistics(
-        **engine_numbers(engine, number_running, contention),
+        **vars(engine_numbers(engine, number_running, contention)),
         completed=tally.completed,
         failed=tally.failed,
         retried=tally.retried,

@@ -162,7 +162,7 @@ def _write(
         else:
             requests.append(UpdateMany({**guard, **of_ids(job.id for job in change.jobs)}, update, hint=BY_ID))
     result = bulk_write(jobs.collection, requests, "change the jobs", session)
-    return result.matched, {changes[place].jobs[0].id: _reason(one) for place, one in result.refused.items()}
+    return result.matched, {one.jobs[0].id: _reason(refusal) for one, refusal in result.refused_among(changes)}
 
 
 def _reason(refusal: Refusal) -> str:

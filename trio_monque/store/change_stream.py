@@ -159,12 +159,12 @@ def open_stream(aggregate: Callable[[int], CommandCursor[Mapping[str, Any]]]) ->
 
 def next_events(cursor: CommandCursor[Mapping[str, Any]], wait: float) -> Iterator[Mapping[str, Any]]:
     """Yield the events of the server's next answer, for which the server may take `wait` seconds."""
-    # An open cursor of an aggregation has no public attribute for it. Zero would mean no limit.
+    # An open cursor of an aggregation has no public attribute for this time. Zero would mean no limit.
     cursor._max_await_time_ms = max(1, round(min(wait, LONGEST_AWAIT) * 1000))  # noqa: SLF001
     event = cursor.try_next()
     while event is not None:
         yield event
-        # The driver's own ChangeStream asks the same way: or `try_next` would wait although a change is here.
+        # As the driver's own ChangeStream does: otherwise `try_next` would wait although an event is here already.
         event = cursor.try_next() if cursor._has_next() else None  # noqa: SLF001
 
 
@@ -254,7 +254,7 @@ def pipeline_of(jobs: Collection, instance_id: str) -> list[dict[str, Any]]:
         "documentKey._id": {"$in": [re.compile(f"^{re.escape(PAUSE)}"), _LEAVING + instance_id, instance_id]},
         updated + BEAT: {"$exists": False},
     }
-    # Of any collection: `_changes` checks whether it was ours, which is rare.
+    # These events are rare, so they come for every collection: `_changes` checks whether it was ours.
     vanished = {"operationType": {"$in": ["drop", "rename", "dropDatabase", "invalidate"]}}
     # Only these fields: the data of each job would travel to every instance, and might make an event too large.
     kept = [FIELD[field] for field in ("name", "status", "next_run_at", "cancel_requested_at", "claimed_by")]
@@ -295,8 +295,8 @@ def _changes(event: Mapping[str, Any], ours: Mapping[str, str]) -> Sequence[Chan
             return [Change(Kind.PAUSE, name=document_id.removeprefix(PAUSE))]
         is_mark, is_deleted = document_id.startswith(_LEAVING), event["operationType"] == "delete"
         written = event.get("updateDescription", {}).get("updatedFields", {})
-        # An instance leaves, and what it gave back can be claimed. Its mark is written and deleted at once: the write
-        # counts. Of its entry, the deletion and the field count.
+        # An instance leaves, and the jobs that it released can be claimed. Its mark is written and deleted at once: of
+        # the mark, the write counts. For the instance's entry, both its deletion and the `leaving` field count.
         is_leaving = not is_deleted if is_mark else is_deleted or LEAVING in written
         return [Change(Kind.LEAVING)] if is_leaving else []
     if event["operationType"] == "update":

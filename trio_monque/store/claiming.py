@@ -52,7 +52,7 @@ from .refused_claims import RefusedClaim
 logger = logger_of("store")
 
 # The past of a job is what its pins compare. Each different past is a condition of its own in the write, with the ids
-# that it is for. With more pasts, the write has no pins, and a read shows what was taken.
+# of its jobs. If the candidates have more pasts than this, the write has no pins, and a read shows what was taken.
 MOST_PASTS: Final = 8
 
 # Missed candidates that are remembered; with more, all are forgotten. A claim misses that many only while other
@@ -112,9 +112,9 @@ def _take(
     names = sorted({job.name for job in candidates})
     transition = transitions.claim(names, now, stamp, in_time(candidates, now), followed=followed)
     ids = [job.id for job in candidates]
-    as_read = None if _change_while_looked_at(jobs, candidates) else _as_read(candidates)
+    as_read = None if _has_moving_candidate(jobs, candidates) else _as_read(candidates)
     # A job that has become a suspect since the look must not be claimed beside others. The pins exclude that; without
-    # pins, the condition does.
+    # pins, `UNSUSPECTED` does.
     pinned = filter_of(UNSUSPECTED) if as_read is None else as_read
     with causal_session(jobs.collection) as session:
         # The whole claim condition once more: another instance may have claimed a candidate since the look. Without
@@ -139,13 +139,13 @@ def _take(
     return TakenJobs(taken, more=True)
 
 
-def _change_while_looked_at(jobs: JobCollection, candidates: Sequence[Job]) -> bool:
-    """Whether one of them was missed before, and has changed since: a claim with pins may miss it again and again.
+def _has_moving_candidate(jobs: JobCollection, candidates: Sequence[Job]) -> bool:
+    """Return whether a candidate that we failed to claim before has changed meanwhile.
 
-    Callers may replace a job many times in a second, and each time it has another `rev`. Such a claim has no pins: it
-    takes what is claimable, and reads what it took.
+    Callers may replace a job many times in a second, and each time it gets another `rev`: claims with pins may miss it
+    again and again. So a claim on it has no pins. It takes what is claimable, and reads what it took.
     """
-    # With the same past, nothing has changed: then a claim without pins would not be better.
+    # A candidate with the same past has not changed: a claim without pins would miss it as well.
     changed = [job.id for job in candidates if jobs.missed.get(job.id, past(job)) != past(job)]
     for job_id in changed:
         jobs.missed.pop(job_id, None)  # Another claim in flight, in its own thread, may have removed it just now.
@@ -174,8 +174,8 @@ def _refused_alone(
     # A candidate that the first write has claimed is no longer pending: it does not match, and is not claimed twice.
     guard, update = filter_of(claim.guard), update_of(claim)
     each = [UpdateOne({"_id": job.id, **guard, **filter_of(pins(job))}, update, hint=BY_ID) for job in candidates]
-    refused = bulk_write(jobs.collection, each, "claim jobs", session).refused
-    return [RefusedClaim(candidates[place], one.code, one.message) for place, one in refused.items()]
+    refused = bulk_write(jobs.collection, each, "claim jobs", session).refused_among(candidates)
+    return [RefusedClaim(job, refusal.code, refusal.message) for job, refusal in refused]
 
 
 def _as_read(candidates: Sequence[Job]) -> Mapping[str, Any] | None:
@@ -215,8 +215,8 @@ def _without_doubled(jobs: JobCollection, found: Sequence[Job], stamp: ClaimStam
     return whole
 
 
-# In parts: the claim is written. If this fails, the caller must release it as soon as it can, so its outcome is
-# unknown, whatever the error. The claim itself, before it, may fail with nothing written.
+# `in_parts`: the claim is already written here, so any error leaves an unknown outcome, and the caller must release the
+# claim. `take_one`, which calls this, has no `in_parts`: its claim may fail with nothing written.
 @command("give claims back", in_parts=True)
 def _release_unrunnable(jobs: JobCollection, ids: Sequence[ObjectId], stamp: ClaimStamp, now: datetime) -> None:
     given_back = transitions.release_all(stamp, now)
@@ -235,10 +235,10 @@ def take_one(
 ) -> TakenJobs:
     """Claim one job by its id, if it is claimable and still has that number of attempts. One round trip, no look.
 
-    Not for suspects. A document that is not a job is released, and the next look reports it.
+    It does not take suspects. A document that is not a job is released, and the next look reports it.
     """
     if job_id in jobs.elsewhere:
-        return TakenJobs([])  # Released here a moment ago: another instance may run it, and this one cannot.
+        return TakenJobs([])  # This instance released it a moment ago, because it cannot run it. Another one may.
     # Without a look there are no pins. The attempts stand in for them: if another instance has claimed the job
     # meanwhile, it has one attempt more.
     known = {**UNSUSPECTED, "attempts": attempts or OneOf((None, 0))}
@@ -256,7 +256,7 @@ def take_one(
             raise
         return TakenJobs([], more=True)  # The next look reads the copy that is needed to set it aside.
     if found is None:
-        return TakenJobs([])  # Another instance took it. Nothing more: no other job was expected.
+        return TakenJobs([])  # Another instance took it. `more` is False: the caller expected no other job.
     # The answer is the document after this very write, which is acknowledged: nothing needs to be read back.
     try:
         taken = _without_doubled(jobs, [jobs.codec.decode(found)], stamp)
@@ -264,11 +264,12 @@ def take_one(
             _release_unrunnable(jobs, [job_id], stamp, now)
             return TakenJobs([], more=True)
         if taken and is_too_late(taken[0], now):
-            # Without a look, nothing has shown that this job must have started by now. It does not start: the look that
-            # follows ends it. A condition in the write would make every claim by an id longer.
+            # The job should have started by now (`start_by`). Without a look, only the claimed document shows that.
+            # The job does not start: the look that follows ends it. A condition in the write would make every claim by
+            # an id longer.
             _release_unrunnable(jobs, [job_id], stamp, now)
             return TakenJobs([], more=True)
-        # What was released is due as before: the next look meets it.
+        # A job that was released here is due as before: the next look meets it.
         return TakenJobs(taken, more=not taken)
     except BrokenDocumentError:
         _release_unrunnable(jobs, [job_id], stamp, now)
@@ -310,9 +311,7 @@ def _release_each(jobs: JobCollection, theirs: dict[str, Any], update: dict[str,
     ids = [document["_id"] for document in jobs.collection.find(theirs, {"_id": True})]
     each = [UpdateOne({**theirs, "_id": job_id}, update, hint=BY_ID) for job_id in ids]
     result = bulk_write(jobs.collection, each, "give claims back")
-    for place, refusal in result.refused.items():
-        if jobs.report_refused(ids[place]):
-            logger.error(
-                "the server refuses the release of job %s, whose claim expires: %s", ids[place], refusal.message
-            )
+    for job_id, refusal in result.refused_among(ids):
+        if jobs.report_refused(job_id):
+            logger.error("the server refuses the release of job %s, whose claim expires: %s", job_id, refusal.message)
     return result.modified

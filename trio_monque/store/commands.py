@@ -1,4 +1,4 @@
-"""How this room sends commands: the decorator of every function that does, and the idioms that these functions share.
+"""How the store sends commands: the decorator `command`, and the idioms that the functions with it share.
 
 Each function that talks to the database is one `command`: one round trip where possible, blocking, within the time of
 one call. What the driver raises is translated by `driver_errors.py`.
@@ -42,13 +42,13 @@ PURPOSES: Final[set[str]] = set()
 
 
 class Interference(Protocol):
-    """What a test puts in the way of commands; `befall` raises an error of the driver's. From any thread."""
+    """A fault that a test injects into commands; `inject` raises a driver error. Called in any thread."""
 
     def takes(self, purpose: str) -> bool:
         """Return whether the call that begins now is the one to be hit."""
         ...
 
-    def befall(self, call: Callable[[], T]) -> T:
+    def inject(self, call: Callable[[], T]) -> T:
         """Run in place of that call, which it may make or not."""
         ...
 
@@ -56,7 +56,7 @@ class Interference(Protocol):
 class HasTimeout(Protocol):
     """What a command works on: it has the time that one call may take, in seconds.
 
-    It may have an attribute `interference`: what a test has put in the way, a sequence of Interference.
+    It may have an attribute `interference`: a sequence of the faults that a test injects.
     """
 
     @property
@@ -75,8 +75,8 @@ def command(
         purpose: Completes "could not ..." in the error message.
         writes: False for a function that only reads: its outcome is never unknown.
         in_parts: The function writes many documents, so any failure may leave some of them written: its outcome is
-            unknown. Not needed if the caller does the same after every transient error.
-        aggregates: The server may need longer than it has: that is an error of its own.
+            unknown. Leave it out if the caller resends after every transient error anyway.
+        aggregates: The server may need longer than the time limit: then AggregationTimeoutError is raised.
     """
 
     PURPOSES.add(purpose)
@@ -110,9 +110,9 @@ def command(
 
 
 def _interfered(interferences: Sequence[Interference], purpose: str, call: Callable[[], T]) -> T:
-    for interference in tuple(interferences):  # A used one removes itself, in any thread.
+    for interference in tuple(interferences):  # A copy: once used, an interference removes itself, in any thread.
         if interference.takes(purpose):
-            return interference.befall(call)
+            return interference.inject(call)
     return call()
 
 
@@ -159,7 +159,7 @@ _NO_SNAPSHOT: Final = frozenset({239, 246, 123})
 def at_one_moment(collection: Collection, read: Callable[[ClientSession | None], T]) -> T:
     """Read in a session whose reads all see what a majority held at one moment.
 
-    Read without one where the server cannot offer it: what changes meanwhile may then be seen by none of the reads.
+    Read without a session where the server has no snapshots: each of the reads may then miss what changes meanwhile.
     """
     if not is_standalone(collection):
         try:
@@ -209,6 +209,10 @@ class BulkResult:
     refused: Mapping[int, Refusal] = field(default_factory=dict)
     was_broken_off: bool = False
 
+    def refused_among(self, items: Sequence[T]) -> list[tuple[T, Refusal]]:
+        """Return the items whose statements the server refused, and why: one item stands for each statement."""
+        return [(items[place], refusal) for place, refusal in self.refused.items()]
+
 
 def _never(_: driver.OperationFailure) -> bool:
     return False
@@ -224,9 +228,9 @@ def bulk_write(
 ) -> BulkResult:
     """Send the statements in one unordered command; return how many documents matched, and what was refused.
 
-    A statement for many documents stops at the first one that the server refuses to change. What it had written by
-    then is written, and the caller sends its documents again, each alone: one must not keep its neighbours from
-    their ends.
+    A statement for many documents stops at the first one that the server refuses to change. The documents before that
+    one are written. The caller sends all documents of the statement again, each alone: a refused document must not keep
+    the others from being written.
 
     Args:
         is_refusal: Whether the server refused a whole command because of one statement in it. It does not name that
@@ -269,7 +273,7 @@ def update_unless_refused(
 ) -> UpdateResult | driver.WriteError:
     """Update all documents that the guard matches; return the error where the server refused to change one of them.
 
-    The server stops there, and has written what stands before it: the caller sends each document again, alone.
+    The server stops there, and has written the documents before it: the caller sends each document again, alone.
     """
     try:
         return collection.update_many(guard, update, hint=hint, session=session)

@@ -205,7 +205,7 @@ def client_of(uri: str, **options: Any) -> MongoClient[Any]:
         problem = one_line(without_secrets_of(uri, str(error)))
         # What the driver says may repeat a part of the password, and a traceback shows the cause, too.
         cause = error if problem == str(error) else None
-    # Outside of the handler: there, the error of the driver would be the context of this one all the same.
+    # Raised outside of the `except` block: inside, the driver's error would be the context of this one all the same.
     raise MonqueConnectionError(
         f"{uri_without_secrets(uri)!r} cannot be used as a MongoDB connection string ({problem}): "
         "one looks like mongodb://localhost:27017"

@@ -1,4 +1,4 @@
-"""The driver's errors -> ours, by table: what is retried, what needs a repair, and what may have been written.
+"""Translates pymongo errors by table: which to retry, which need a repair, and which writes may have been applied.
 
 Tables divide the server's codes. `PASSING_CODES` are retried: they pass by themselves. `OUTAGE_CODES` are retried, too,
 but pass only after a repair. `PERMANENT_CODES` never pass: only they may end a scheduler, because its own command is
@@ -8,8 +8,8 @@ Every error of a write is asked a second question: may the write have been appli
 primary applies it, and the connection breaks before the answer. If that error counted as "not written", the caller
 would take a settled job for unsettled, or enqueue a job twice. If every error counted as "unknown", each refusal would
 cost a further read. So the answer is "unknown" unless the error proves that nothing was written. Write concern errors
-are unknown as well: the primary has applied the write, and an election may still roll it back. What finds out is
-beside each write: `claiming.resolve`, the receipts of `settling.py`, `job_changes.apply_again`,
+are unknown as well: the primary has applied the write, and an election may still roll it back. A function
+beside each write finds out: `claiming.resolve`, the receipts of `settling.py`, `job_changes.apply_again`,
 `bulk_changes.find_out`, `inserting.stored`.
 
 A statement of a group is different from a whole command. A code that no table names refuses one document, and must not
@@ -297,15 +297,15 @@ def has_unknown_outcome(error: driver.PyMongoError) -> bool:
 
     Write concern errors belong here: the write was seen by the primary, and may still be rolled back.
     """
-    # No server was found: it was never sent. Where it had been, before it was tried again, the driver raises
-    # the error of that sending.
+    # No server was found, so the write was not sent. If the driver had sent it before and tried again, it raises the
+    # error of that sending.
     if isinstance(error, driver.ServerSelectionTimeoutError | driver.ConfigurationError | driver.InvalidName):
         return False
     if isinstance(error, driver.WriteConcernError) or error.timeout or _may_be_retried(error):
         return True
     if isinstance(error, driver.BulkWriteError):
-        # The statements that it does not list were applied: that is known. One that was interrupted may have been
-        # applied to some of its documents.
+        # The statements that the error does not list were applied: that is known. An interrupted statement may have
+        # been applied to some of its documents.
         interrupted = any(_may_be_written(code) for code in _reported(error, "writeErrors"))
         return interrupted or bool(_reported(error, "writeConcernErrors"))
     if isinstance(error, driver.OperationFailure):
@@ -315,7 +315,7 @@ def has_unknown_outcome(error: driver.PyMongoError) -> bool:
 
 
 def _may_be_written(code: int | None) -> bool:
-    return code in PASSING_CODES or code in _MAY_HAVE_WRITTEN  # Any other code refuses it.
+    return code in PASSING_CODES or code in _MAY_HAVE_WRITTEN  # With any other code, the server refused the write.
 
 
 def _may_be_retried(error: driver.PyMongoError) -> bool:
@@ -327,7 +327,7 @@ def _reported(error: driver.BulkWriteError, kind: str) -> list[int | None]:
 
 
 def _first_line(error: BaseException) -> str:
-    # The driver appends its timeouts, and a description of the whole topology; and of a group, all that was sent.
+    # The driver appends its timeouts and a description of the whole topology; for a group, also all that was sent.
     text = str(error)
     if isinstance(error, driver.BulkWriteError):
         reported = [*error.details.get("writeErrors", ()), *error.details.get("writeConcernErrors", ())]
@@ -336,5 +336,5 @@ def _first_line(error: BaseException) -> str:
     for appended in (" (configured timeouts:", ", Timeout: ", ", full error:"):
         text = text.split(appended)[0]
     text = _QUOTED_COMMAND.sub(r"\1, … }", text).strip(" ,")
-    # It repeats what was stored (the keys of a duplicate, say), and whatever a server or a proxy answers.
+    # The text repeats what was stored (the keys of a duplicate, say), and whatever a server or a proxy answers.
     return one_line(without_secrets(text.splitlines()[0][: 4 * LONGEST_TEXT])) if text else type(error).__name__

@@ -201,13 +201,13 @@ def _look(
 
 def _due(jobs: JobCollection, name: str, now: datetime) -> dict[str, Any]:
     due = filter_of(claimable([name], now))
-    # No claim takes a pending job with an owner, which another program left. But a look must see it, to log it.
+    # Another program may leave a pending job with an owner. No claim takes it, but a look must see it, to log it.
     unowned = {FIELD["claimed_by"]: due.pop(FIELD["claimed_by"])}
     if left_over := jobs.left_over.of(name):
-        # Once it is logged, a look leaves it out for as long as it has an owner.
+        # Looks leave out such jobs that are logged already, for as long as they have an owner.
         due["$or"] = [unowned, {"_id": {"$nin": left_over}}]
     if unfit := [*jobs.broken.of(name), *jobs.unclaimable.of(name), *jobs.elsewhere.of(name)]:
-        # These stay pending, and would fill the head of the queue.
+        # The skipped documents stay pending, and would fill the head of the queue.
         due["_id"] = {"$nin": unfit}
         # If no query can name one of these ids, that document would come back in every look. Its id is not an ObjectId,
         # as the id of every job is: so the look asks for ObjectIds only.
@@ -256,8 +256,8 @@ _OF_ONE: Final = {FIELD[field]: True for field in ("id", "name", "next_run_at", 
 def next_due(jobs: JobCollection, names: Sequence[str], after: datetime) -> NextDue | None:
     """Return when the earliest job of those that were not due at `after` is due; None if there is none."""
     earliest: list[Mapping[str, Any]] = []
-    # Of two dates in one document, the server compares the first, and so do these codec options. If this returned the
-    # other one, and that was in the past, the caller would ask again at once, for ever.
+    # If a document has the date twice, the server compares the first, and these codec options read the first. If this
+    # function returned the second one, and that was in the past, the caller would ask again at once, for ever.
     collection = jobs.collection.with_options(codec_options=AS_COMPARED)
     for chunk in in_chunks(names, MOST_NAMES_IN_ONE_LOOK):
         # Skipped documents need not be left out: they were due before `after`.

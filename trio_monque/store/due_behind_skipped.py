@@ -176,7 +176,7 @@ class _Part:
         return page, len(keys) < KEYS_IN_A_PAGE
 
     def _keys(self, after: Anchor | None, until: Anchor | None) -> list[dict[str, Any]]:
-        # The condition against arrays only once a page was full of them: for it, the server reads the documents, and
+        # Leave out arrays only once a page was full of them: to check that, the server reads the documents, and
         # not the keys alone.
         between = self._scan.ranges(after, until, descending=False, with_residual=self._met_arrays)
         return list(

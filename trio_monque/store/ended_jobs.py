@@ -43,8 +43,9 @@ MOST_IN_A_QUERY: Final = 1000
 _STATUS, _SCHEDULE = FIELD["status"], FIELD["repeat_interval"]
 _LINEARIZABLE: Final = ReadConcern("linearizable")
 
-# A job that has ended, or never will, as a whole; of every other one only the id, which shows that it exists. In one
-# command, because the ids make up most of what a look costs: twice ten thousand of them are half a megabyte.
+# A look returns the whole document of a job that has ended, or that recurs and never will; of every other job only the
+# id, which shows that it exists. One command does both, because the ids make up most of what a look costs: twice ten
+# thousand of them are half a megabyte.
 _IS_OF_INTEREST: Final = {"$or": [{"$in": [f"${_STATUS}", ENDED]}, {"$eq": [{"$type": f"${_SCHEDULE}"}, "string"]}]}
 _WHAT_IS_SHOWN: Final = {"$replaceWith": {"$cond": [_IS_OF_INTEREST, "$$ROOT", {"_id": "$_id"}]}}
 
@@ -131,10 +132,10 @@ def _time_of_primary(jobs: JobCollection) -> Timestamp | None:
     reader = jobs.collection.with_options(
         codec_options=LENIENT, read_concern=_LINEARIZABLE, read_preference=ReadPreference.PRIMARY
     )
-    # Not causal: the driver tries the read again after an error that came with a time, and each server refuses a
-    # linearizable read that is to come after a time.
+    # Not causal: after an error, the driver would repeat the read as one that comes after the time of that error, and
+    # every server refuses that for a linearizable read.
     with jobs.collection.database.client.start_session(causal_consistency=False) as session:
-        # Of any document: the proof is about the server, and not about what it finds.
+        # Any document will do: the proof is about the server, and not about what it finds.
         reader.find_one({}, {"_id": True}, hint=BY_ID, session=session)
         return session.operation_time
 

@@ -27,7 +27,7 @@ _MARK, _STATUS, _NAME, _ATTEMPTS = FIELD["follow_up"], FIELD["status"], FIELD["n
 _DUE, _FOLLOWS = FIELD["next_run_at"], FIELD["follows"]
 _OWING: Final = [status.value for status in OWING]
 
-# Whatever an operator did with it meanwhile: a job that was rescheduled, cancelled or retried is not held any more.
+# A held follow-up. If an operator reschedules, cancels or retries it, it is an ordinary job, and no longer matches.
 _HELD: Final[Mapping[str, Any]] = {
     _STATUS: JobStatus.PENDING.value,
     _DUE: HELD_UNTIL,
@@ -35,7 +35,7 @@ _HELD: Final[Mapping[str, Any]] = {
 }
 
 
-# --- Who owes ---
+# --- Jobs that owe a follow-up ---
 
 
 @command("look for jobs that owe a follow-up", writes=False)

@@ -41,7 +41,7 @@ class JobCollection:
         codec: Reads the documents that the handle returns.
         operation_timeout: Seconds that one call may take.
         has_indexes: The indexes were created. Commands may name one as a hint, and fail if it is gone.
-        broken: Documents that are not jobs, and that a look has met. This and the next three have a lock of their own.
+        broken: Documents that are not jobs, and that a look has met. As the next three, it has a lock of its own.
         left_over: Pending jobs that have an owner, and that a look has met.
         unclaimable: Jobs on which the server refuses every claim.
         elsewhere: Jobs that this machine cannot run, and that another one may.
@@ -113,8 +113,8 @@ class JobCollection:
 
     def can_be_claimed(self, job: Job, names: Container[str]) -> bool:
         """Return whether a claim on these names takes a pending job that a look has found. If not, skip the job."""
-        # The server has found it under one of the names: it has two names. The server compares the first, and the
-        # driver reads the last.
+        # The server found the document under one of the names, so it has two names: the server compares the first, and
+        # the driver reads the last.
         if job.name not in names:
             problem = f"it has two fields called {FIELD['name']}"
             if self.report_broken(job.id, problem):  # Under no name: looks for either name may meet it.

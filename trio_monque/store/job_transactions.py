@@ -57,7 +57,7 @@ class JobEnd(Generic[R]):
         return self.jobs.operation_timeout
 
     def hold(self, beat: datetime, session: ClientSession) -> None:
-        # If a cancellation was requested, it matches nothing: the end finds that.
+        # If a cancellation was requested, the renewal matches nothing. The write of the end finds that out.
         condition = filter_of({**fence(self.job), "cancel_requested_at": None})
         self.collection.update_one(condition, _renewal(beat), hint=BY_ID, session=session)
 

@@ -105,14 +105,14 @@ def _refused_alone(
     jobs: JobCollection, group: Sequence[Job], renewal: dict[str, Any], session: ClientSession
 ) -> set[ClaimId]:
     """Renew each claim by a statement of its own; return the claims whose documents the server refuses to change."""
-    # For example, a validator was added while they ran. Their leases expire, and their runs must end before that. Their
-    # neighbours, which the statement did not reach, are renewed here.
+    # The server refuses a renewal if a validator was added while the job ran, for example. That claim expires, and its
+    # run must end before. The claims that the statement did not reach are renewed here.
     each = [UpdateOne(filter_of(fence(job)), renewal, hint=BY_ID) for job in group]
-    refused = bulk_write(jobs.collection, each, "renew claims", session).refused
-    for place, refusal in refused.items():
-        if jobs.report_refused(group[place].id):
-            logger.error("the server refuses to renew the claim on job %s: %s", group[place], refusal.message)
-    return {claim_id(group[place]) for place in refused}
+    refused = bulk_write(jobs.collection, each, "renew claims", session).refused_among(group)
+    for job, refusal in refused:
+        if jobs.report_refused(job.id):
+            logger.error("the server refuses to renew the claim on job %s: %s", job, refusal.message)
+    return {claim_id(job) for job, _ in refused}
 
 
 def _held_under(jobs: JobCollection, filters: Sequence[dict[str, Any]], session: ClientSession) -> set[ClaimId]:

@@ -20,6 +20,7 @@ from ..jobs.job import Job, JobStatus
 from ..jobs.job_query import JobQuery
 from ..jobs.views import Found
 from . import indexes
+from .bounded_counts import first_of
 from .codec import LENIENT, OWN_OPTIONS, filter_of
 from .commands import BY_ID, at_one_moment, command
 from .fields import BUT_HEAVY, FIELD
@@ -232,11 +233,8 @@ class PageReader:
         return list(
             collection.aggregate(
                 [
-                    {"$match": self._ranges(with_residual=False)},
-                    {"$sort": dict(order)},
-                    {"$limit": window},
-                    {"$match": self.scan.residual},
-                    {"$limit": size},
+                    *first_of(self._ranges(with_residual=False), window, dict(order)),
+                    *first_of(self.scan.residual, size),
                 ],
                 session=self.session,
                 **indexes.hinting(hint),

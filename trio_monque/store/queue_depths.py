@@ -1,8 +1,8 @@
 """How many jobs of each name there are, how long the oldest due one waits, and how many are stuck: one command.
 
-It is made for a look every few seconds, so it is bounded for each name: a long history of completed jobs costs as much
-as a short one. The server skips through `CLAIM` from name to name, and reads as many keys of each name and status as it
-counts. The running jobs are few: `HELD` has them, and the server reads them whole.
+Cheap enough to run every few seconds: counts are capped for each name, so that a long history of completed jobs costs
+as much as a short one. The server skips through `CLAIM` from name to name, and reads as many keys of each name and
+status as it counts. The running jobs are few: `HELD` has them, and the server reads them whole.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from ..jobs.job import JobStatus
 from ..jobs.views import QueueDepth
 from ..options_and_defaults import LEASE_IN_BEATS, LONGEST_BEAT, SHORTEST_BEAT
 from . import indexes
+from .bounded_counts import first_of, joined, number_by
 from .codec import LENIENT
 from .commands import command
 from .fields import FIELD
@@ -45,13 +46,10 @@ def queue_depths(jobs: JobCollection, now: datetime) -> dict[str, QueueDepth]:
         now: The server's time: later jobs are not due yet, and older heartbeats are over.
     """
     name = jobs.collection.name
-    pipeline = [
-        *_NAMES_AT_REST,
-        *(_lookup(name, status, most) for status, most in MOST_COUNTED.items()),
-        {"$unionWith": {"coll": name, "pipeline": _running(now)}},
-    ]
+    at_rest = [*_NAMES_AT_REST, *(_lookup(name, status, most) for status, most in MOST_COUNTED.items())]
     # A name that is not text must not keep the others from being read.
     collection = jobs.collection.with_options(codec_options=LENIENT.with_options(tz_aware=True, tzinfo=UTC))
+    pipeline = joined(collection, [at_rest, _running(now)])
     rows = indexes.hinted(indexes.CLAIM, lambda hint: list(collection.aggregate(pipeline, **indexes.hinting(hint))))
     by_name: dict[str, dict[str, Any]] = defaultdict(dict)
     for row in rows:
@@ -77,10 +75,8 @@ def _lookup(collection: str, status: JobStatus, most: int) -> dict[str, Any]:
             "foreignField": _NAME,
             "as": status.value,
             "pipeline": [
-                {"$match": {_STATUS: status.value, _DUE: {"$gte": _FIRST_DATE}}},
-                {"$sort": {_DUE: ASCENDING}},
-                {"$limit": most + 1},
-                {"$group": {"_id": None, "number": {"$sum": 1}, "first": {"$first": f"${_DUE}"}}},
+                *first_of({_STATUS: status.value, _DUE: {"$gte": _FIRST_DATE}}, most + 1, {_DUE: ASCENDING}),
+                number_by(None, first={"$first": f"${_DUE}"}),
             ],
         }
     }

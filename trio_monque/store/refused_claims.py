@@ -98,7 +98,7 @@ def _fail(
     for steps in range(LIGHTEST + 1):
         if not left:
             break
-        # A document that is too full for the reason: with less text, step by step.
+        # If the document has no room for the reason, shorten the text step by step.
         if steps:
             written.update({job_id: lightened(plain[job_id], steps) for job_id in left})
         left = _send(jobs, {job_id: written[job_id] for job_id in left}, session)
@@ -114,6 +114,6 @@ def _fail(
 
 def _send(jobs: JobCollection, written: Mapping[ObjectId, Transition], session: ClientSession) -> list[ObjectId]:
     """Write each transition; return the jobs for which the server refused it."""
-    ids = list(written)
     each = [UpdateOne(filter_of(one.guard), update_of(one), hint=BY_ID) for one in written.values()]
-    return [ids[place] for place in bulk_write(jobs.collection, each, "set jobs aside", session).refused]
+    refused = bulk_write(jobs.collection, each, "set jobs aside", session).refused_among(list(written))
+    return [job_id for job_id, _ in refused]

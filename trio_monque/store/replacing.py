@@ -102,7 +102,7 @@ def _upsert(jobs: JobCollection, new: Replacement) -> Enqueued[Any]:
         found = jobs.raw.find_one_and_update(
             guard,
             [{"$set": _values(new)}],
-            let={"data": _literal(new.payload)},  # Sent once, whichever field they end in.
+            let={"data": _literal(new.payload)},  # The data are sent once, although two fields may get them.
             upsert=True,
             return_document=ReturnDocument.AFTER,
             hint=indexes.hint(jobs, indexes.UNIQUE_KEY),
@@ -121,12 +121,12 @@ def _upsert(jobs: JobCollection, new: Replacement) -> Enqueued[Any]:
 
 
 def _values(new: Replacement) -> dict[str, Any]:
-    """What the server computes from the document, by field. Of a document that is inserted, it has the key only."""
+    """For each field, what the server computes from the document. A document that it inserts has only the key yet."""
     job = new.job
     fresh = document_of(job)
     for name in ("name", "unique_key"):
-        del fresh[FIELD[name]]  # The guard has them, so they are in a document that is inserted.
-    # Fields of a new job are not written to one that waits; but those below are, to every job that does not run.
+        del fresh[FIELD[name]]  # The server copies them from the guard into a document that it inserts.
+    # `fresh` goes into a new document only. The fields below it are also written to a job that waits.
     data, rev = FIELD["data"], FIELD["rev"]
     return {
         **{field: {"$cond": [_IS_NEW, {"$literal": value}, f"${field}"]} for field, value in fresh.items()},
@@ -146,7 +146,8 @@ def _moments(new: Replacement) -> dict[str, Any]:
     for own, other in (("next_run_at", "again_at"), ("start_by", "again_start_by"), ("debounced_since", "again_since")):
         moments[FIELD[own]] = _unless_it_runs(FIELD[own], _moment(new, own, FIELD["debounced_since"]))
         moments[FIELD[other]] = _if_it_runs(_moment(new, own, FIELD["again_since"]))
-    # Deaths count for as long as this is the due date. It follows that date: otherwise they would be forgotten.
+    # Deaths count for as long as `resumes_at` is the due date. So it moves with that date: otherwise a replacement
+    # would forget them.
     due, resumes_at = FIELD["next_run_at"], FIELD["resumes_at"]
     counts = {"$and": [{"$ne": [_STATUS, JobStatus.PROCESSING.value]}, {"$eq": [_or(resumes_at, 0), f"${due}"]}]}
     moments[resumes_at] = {"$cond": [counts, _moment(new, "next_run_at", FIELD["debounced_since"]), f"${resumes_at}"]}

@@ -1,7 +1,8 @@
-"""Starts jobs once more that were replaced while they ran, and whose end did not see it.
+"""Starts jobs once more that were replaced while they ran, if the program that ended them ignored the replacement.
 
-Every end of this library sees it (`jobs/run_again.py`). Monque for Node does not know of it: it ends the job, and what
-the last call wanted would be lost. The fields stay in the ended document, so a look finds it.
+Every end that this library writes starts the job again (`jobs/run_again.py`). Monque for Node does not know these
+fields: it ends the job, and what the last call wanted would be lost. The fields stay in the ended document, so a look
+finds it.
 """
 
 from __future__ import annotations
@@ -33,15 +34,15 @@ _ENDED: Final = OneOf((JobStatus.COMPLETED, JobStatus.FAILED))
 
 @command("start jobs again that were replaced while they ran")
 def start_again(jobs: JobCollection, now: datetime) -> None:
-    """Start those that ended, a hundred at most, and drop what was left in jobs whose key another one has.
+    """Start such jobs once more, a hundred at most. If another job has the key by now, drop what the call left.
 
-    Many instances may do this at once: the guard has the call that left it, so one of them starts a job.
+    Many instances may do this at once: the guard names the call, so only one of them starts a job.
     """
     for job in _look(jobs):
         try:
             started = _write(jobs, transitions.run_after_end(job, now))
         except driver.DuplicateKeyError:
-            # Since the end, the key was free, and a newer call has enqueued a job with it.
+            # The key was free since the end of the job, and a newer call has enqueued another one with it.
             _write(jobs, transitions.drop_again(job, now))
             logger.info("job %s was replaced while another library ran it, and a newer job has its key", job)
         except driver.WriteError as error:
@@ -54,7 +55,7 @@ def start_again(jobs: JobCollection, now: datetime) -> None:
 
 def _look(jobs: JobCollection) -> Sequence[Job]:
     wanted = {
-        # The write repeats both conditions. Here they keep jobs out that it would not match, look after look.
+        # The write repeats both conditions. Without them here, each look would return jobs that it does not match.
         **filter_of({"status": _ENDED, "repeat_interval": None}),
         # As a type, which the server knows to be true of all that is in the index.
         FIELD["again"]: {"$type": "objectId"},

@@ -16,6 +16,7 @@ from pymongo import IndexModel
 from ..jobs.job import JobStatus
 from ..jobs.job_selector import JobSelector, one_of
 from . import indexes
+from .bounded_counts import Stages, first_of, number_by
 from .codec import LENIENT, filter_of
 from .commands import command
 from .job_collection import JobCollection
@@ -140,16 +141,15 @@ def _count(jobs: JobCollection, parts: Sequence[_Part], most_counted: int, most_
             led_to = _number(jobs, part, most_read + 1, [])
             is_capped = is_capped or led_to > most_read
             if led_to and most_read:
-                number += _number(jobs, part, most_read, [{"$match": part.residual}, {"$limit": wanted}])
+                number += _number(jobs, part, most_read, first_of(part.residual, wanted))
             most_read -= min(led_to, most_read)
         if number > most_counted:
             return SelectionCount(most_counted, is_capped=True)
     return SelectionCount(number, is_capped)
 
 
-def _number(jobs: JobCollection, part: _Part, limit: int, then: list[dict[str, Any]]) -> int:
-    counted: dict[str, Any] = {"$group": {"_id": None, "number": {"$sum": 1}}}
-    steps: list[dict[str, Any]] = [{"$match": part.leading}, {"$limit": limit}, *then, counted]
+def _number(jobs: JobCollection, part: _Part, most: int, then: Stages) -> int:
     collection = jobs.collection.with_options(codec_options=LENIENT)
+    steps = [*first_of(part.leading, most), *then, number_by(None)]
     rows = indexes.hinted(part.index, lambda hint: list(collection.aggregate(steps, **indexes.hinting(hint))))
     return rows[0]["number"] if rows else 0

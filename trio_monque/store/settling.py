@@ -105,7 +105,7 @@ def _write(
     # before, and not have counted them.
     if result.matched == count:
         return None
-    return {sent[place][0]: refusal.message for place, refusal in result.refused.items()}
+    return {statement: refusal.message for (statement, _), refusal in result.refused_among(sent)}
 
 
 def _is_nested_too_deeply(error: driver.OperationFailure) -> bool:
@@ -144,7 +144,7 @@ def fate_of(statement: Statement, document: Mapping[str, Any]) -> Fate:
         return Fate.LOST
     # The fence holds, and yet the statement did not match: another condition of its guard did not hold.
     if document.get(FIELD["cancel_requested_at"]) is not None and statement.transition.otherwise is not None:
-        return Fate.CANCELLED  # To be written yet: see `_write_otherwise`.
+        return Fate.CANCELLED  # Not written yet: see `_write_otherwise`.
     return Fate.JOB_CHANGED
 
 

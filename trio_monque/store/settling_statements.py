@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any
 
 import bson
 from bson import ObjectId
@@ -22,9 +22,7 @@ from ..jobs.job import JobStatus
 from .codec import filter_of, update_of
 from .commands import BY_ID, in_chunks_by_size, of_ids
 from .fields import FIELD
-
-MOST_RESULTS: Final = 1024 * 1024
-"""Bytes of results in one statement; a larger result goes alone. The server takes 16 MiB. Chosen, not measured."""
+from .joined_update import MOST_BYTES, each_its_own
 
 
 @dataclass(slots=True, eq=False)
@@ -112,7 +110,7 @@ def _key(transition: Transition) -> object:
         has_own_result,
         transition.cleared,
         tuple(transition.added.items()),
-        tuple(transition.copied),  # Only with another guard today. A transition with another form must not share.
+        tuple(transition.copied),  # Today its guard differs, too. But transitions of two forms must never share.
     )
     try:
         hash(key)
@@ -148,14 +146,14 @@ def requests_of(
         yield statement, _plain(statement)
         return
     for part, documents in _in_parts(statement, encoding):
-        yield part, _plain(part) if len(documents) == 1 else _each_its_own(part, documents)
+        yield part, _plain(part) if len(documents) == 1 else _with_own_results(part, documents)
 
 
 def _in_parts(statement: Statement, encoding: CodecOptions[Any]) -> Iterator[tuple[Statement, list[RawBSONDocument]]]:
     """Divide the statement into parts that one request may hold; yield each with its results, encoded as documents."""
     start = 0
     encoded = (bson.encode({FIELD["result"]: result}, codec_options=encoding) for result in statement.results)
-    for documents in in_chunks_by_size(encoded, len, MOST_RESULTS):
+    for documents in in_chunks_by_size(encoded, len, MOST_BYTES):
         end = start + len(documents)
         claims, results = statement.claims[start:end], statement.results[start:end]
         yield Statement(statement.transition, statement.receipt, claims, results), list(map(RawBSONDocument, documents))
@@ -172,15 +170,11 @@ def _plain(statement: Statement) -> UpdateOne | UpdateMany:
     return UpdateOne({"_id": ids[0], **guard}, update, hint=BY_ID)
 
 
-def _each_its_own(statement: Statement, documents: Sequence[RawBSONDocument]) -> UpdateMany:
+def _with_own_results(statement: Statement, documents: Sequence[RawBSONDocument]) -> UpdateMany:
     """Make a request that stores its own result in each document."""
     guard, update = filter_of(statement.transition.guard), update_of(statement.transition, statement.receipt)
     assert "$inc" not in update, "a completion counts nothing"
     ids = statement.ids
-    # All values from outside are literals: an aggregation would evaluate a result such as {"$add": [1, 2]}.
-    own = {"$arrayElemAt": [{"$literal": documents}, {"$indexOfArray": [{"$literal": ids}, "$_id"]}]}
-    # Merged at the top level only: a `$set` stage would merge a result into the fields of the result before. What the
-    # end sets besides is ours, and a literal too: none of it is to be evaluated, whatever it will be.
-    written = {"$mergeObjects": ["$$ROOT", {"$literal": update["$set"]}, own]}
-    stages: list[dict[str, Any]] = [{"$replaceWith": written}, {"$unset": list(update["$unset"])}]
+    place = {"$indexOfArray": [{"$literal": ids}, "$_id"]}
+    stages = each_its_own(documents, place, list(update["$unset"]), shared=update["$set"])
     return UpdateMany({**of_ids(ids), **guard}, stages, hint=BY_ID)

@@ -42,7 +42,7 @@ class SkippedDocuments(Set[object]):
 
     Threads share it. A change concerns two dicts, so it is made under the lock. Without it, a document that is added
     while another thread discards it could stay in the second dict only: every look would leave it out, and no look
-    would ask again whether it was repaired. Questions take no lock: each reads one dict once.
+    would ask again whether it was repaired. Reads take no lock: each looks into one dict once.
     """
 
     def __init__(self) -> None:

@@ -10,6 +10,7 @@ from pymongo import DESCENDING
 from ..jobs.job import JobStatus
 from ..jobs.views import QueueStats
 from . import indexes
+from .bounded_counts import Stages, first_of, joined, number_by
 from .codec import LENIENT, OWN_OPTIONS
 from .commands import command
 from .fields import FIELD
@@ -36,18 +37,15 @@ def queue_stats(
     jobs: JobCollection, name: str | None, most_counted: int = MOST_COUNTED, most_averaged: int = MOST_AVERAGED
 ) -> QueueStats:
     """Return the number of jobs in each status, of one name or of all. Unknown statuses are not counted."""
-    counted = [
-        {"$unionWith": {"coll": jobs.collection.name, "pipeline": _count(name, status, most_counted)}}
-        for status in JobStatus
-    ]
-    pipeline = [*_lifetime(name, most_averaged), *counted]
+    counted = [_count(name, status, most_counted) for status in JobStatus]
     index = indexes.UPDATED if name is None else indexes.CLAIM
     collection = jobs.collection.with_options(codec_options=OWN_OPTIONS)
+    pipeline = joined(collection, [_lifetime(name, most_averaged), *counted])
     rows = indexes.hinted(index, lambda hint: list(collection.aggregate(pipeline, **indexes.hinting(hint))))
     return _stats_of(rows, most_counted)
 
 
-def _lifetime(name: str | None, most: int) -> list[dict[str, Any]]:
+def _lifetime(name: str | None, most: int) -> Stages:
     """Return the stages that average lifetimes.
 
     They read in the order of an index: the jobs of all names that completed last, or the jobs of one name that were due
@@ -60,23 +58,15 @@ def _lifetime(name: str | None, most: int) -> list[dict[str, Any]]:
     created, updated = FIELD["created_at"], FIELD["updated_at"]
     is_date = {"$type": "date"}  # The server can subtract dates only, and would fail for all jobs.
     return [
-        {"$match": match},
-        {"$sort": {latest: DESCENDING, "_id": DESCENDING}},
-        {"$limit": most},
+        *first_of(match, most, {latest: DESCENDING, "_id": DESCENDING}),
         {"$match": {created: is_date, updated: is_date}},
-        {
-            "$group": {
-                "_id": _LIFETIME,
-                "number": {"$sum": 1},
-                "mean": {"$avg": {"$subtract": [f"${updated}", f"${created}"]}},
-            }
-        },
+        number_by(_LIFETIME, mean={"$avg": {"$subtract": [f"${updated}", f"${created}"]}}),
     ]
 
 
-def _count(name: str | None, status: JobStatus, most: int) -> list[dict[str, Any]]:
+def _count(name: str | None, status: JobStatus, most: int) -> Stages:
     match = {_STATUS: status.value} if name is None else {_NAME: name, _STATUS: status.value}
-    return [{"$match": match}, {"$limit": most + 1}, {"$group": {"_id": status.value, "number": {"$sum": 1}}}]
+    return [*first_of(match, most + 1), number_by(status.value)]
 
 
 def _stats_of(rows: list[dict[str, Any]], most_counted: int) -> QueueStats:
@@ -107,12 +97,10 @@ def queue_stats_by_name(
     """
     # A name that is not text must not keep the others from being read.
     collection = jobs.collection.with_options(codec_options=LENIENT)
-    parts = [{"$unionWith": {"coll": jobs.collection.name, "pipeline": part}} for part in (_RUNNING, _LIFETIMES)]
+    pipeline = joined(collection, [_AT_REST_BY_NAME, _RUNNING, _LIFETIMES])
     rows = indexes.hinted(
         indexes.CLAIM,
-        lambda hint: list(
-            collection.aggregate([*_AT_REST_BY_NAME, *parts], batchSize=ROWS_AT_ONCE, **indexes.hinting(hint))
-        ),
+        lambda hint: list(collection.aggregate(pipeline, batchSize=ROWS_AT_ONCE, **indexes.hinting(hint))),
     )
     by_name: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for row in rows:
@@ -124,16 +112,16 @@ def queue_stats_by_name(
     }
 
 
-def _by_name(match: dict[str, Any], of: Any, **computed: Any) -> list[dict[str, Any]]:
+def _by_name(match: dict[str, Any], of: Any, **computed: Any) -> Stages:
     """Return the stages that count for each name and each value of `of`."""
-    grouped = {"_id": {"name": f"${_NAME}", "of": of}, "number": {"$sum": 1}, **computed}
-    return [{"$match": {_NAME: {"$type": "string"}, **match}}, {"$group": grouped}]
+    counted = number_by({"name": f"${_NAME}", "of": of}, **computed)
+    return [{"$match": {_NAME: {"$type": "string"}, **match}}, counted]
 
 
 _AT_REST_BY_NAME: Final = [
     # With this bound on the name, the server reads the index in its order, and no document.
     {"$match": {_NAME: {"$gte": ""}, _STATUS: {"$in": [status.value for status in indexes.AT_REST]}}},
-    {"$group": {"_id": {"name": f"${_NAME}", "of": f"${_STATUS}"}, "number": {"$sum": 1}}},
+    number_by({"name": f"${_NAME}", "of": f"${_STATUS}"}),
 ]
 _RUNNING: Final = _by_name({_STATUS: JobStatus.PROCESSING.value}, f"${_STATUS}")
 _IS_DATE: Final = {"$type": "date"}

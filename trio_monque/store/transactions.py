@@ -100,7 +100,7 @@ class TransactionTerms(Protocol):
 class Found(Enum):
     """What became of a transaction whose commit was not acknowledged."""
 
-    NOT_COMMITTED = auto()  # And it never will be.
+    NOT_COMMITTED = auto()  # The commit can no longer succeed.
     COMMITTED = auto()
     UNKNOWN = auto()  # The claim is gone, and nothing shows any more how it ended.
 
@@ -262,7 +262,7 @@ def _attempt(
 
 
 def _time_of_attempt(terms: TransactionTerms) -> float:
-    # Not 0, which means no limit to the driver.
+    # The driver treats 0 as "no limit".
     return max(0.001, terms.seconds_left())
 
 

@@ -80,9 +80,7 @@ def end(jobs: JobCollection, late: Sequence[Job], now: datetime, receipt: str) -
         # A document with a field twice matches no write, and would come back in every look. So would one whose end a
         # validator refuses.
         report_doubled(jobs, [job_id for job_id in written if job_id not in found])
-        ids = list(written)
-        for place, refusal in result.refused.items():
-            job = next(one for one in late if one.id == ids[place])
+        for job, refusal in result.refused_among(late):
             if jobs.pass_over(job, refusal.message):
                 logger.error("the server refuses to cancel job %s, not started in time: %s", job, refusal.message)
     return [applied(job, written[job.id]) for job in late if job.id in found]

@@ -95,7 +95,7 @@ class Fault:
                 self._jobs.interference.remove(self)
             return True
 
-    def befall(self, call: Callable[[], T]) -> T:
+    def inject(self, call: Callable[[], T]) -> T:
         if self._when == "after":
             call()
         raise self._error if isinstance(self._error, DriverError) else self._error("raised by fail_next")

@@ -220,7 +220,7 @@ class Network:
             return False
         return bool(trouble.kind)
 
-    def befall(self, call: Callable[[], T]) -> T:
+    def inject(self, call: Callable[[], T]) -> T:
         trouble = _trouble.get() or Trouble()
         kind, trouble.kind = trouble.kind, ""
         if self._is_out():

@@ -8,8 +8,11 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Final
 
+from pymongo import ASCENDING
+
 from ...jobs.job import JobStatus
 from .. import indexes
+from ..bounded_counts import Stages, first_of, joined
 from ..codec import LENIENT
 from ..commands import command, in_chunks
 from ..fields import FIELD
@@ -58,20 +61,19 @@ def backlogs(jobs: JobCollection, names: Sequence[str], now: datetime) -> Sequen
     collection = jobs.collection.with_options(codec_options=LENIENT)
     found = []
     for chunk in in_chunks(names, _NAMES_AT_ONCE):
-        first, *others = (_of_name(name, most, now) for name in chunk)
-        parts = [{"$unionWith": {"coll": collection.name, "pipeline": part}} for part in others]
-        counting = partial(collection.aggregate, [*first, *parts], hint=indexes.name_of(indexes.CLAIM))
+        pipeline = joined(collection, (_of_name(name, most, now) for name in chunk))
+        counting = partial(collection.aggregate, pipeline, hint=indexes.name_of(indexes.CLAIM))
         found += [_backlog(row, most) for row in briefly(counting)]
     return found
 
 
-def _of_name(name: str, most: int, now: datetime) -> list[dict[str, Any]]:
+def _of_name(name: str, most: int, now: datetime) -> Stages:
     # The range is one of dates only. A broken document without a date sorts before all jobs, and would pass for the
     # oldest one.
     return [
-        {"$match": {_NAME: name, _STATUS: JobStatus.PENDING.value, _DUE: {"$gte": _FIRST_DATE}}},
-        {"$sort": {_DUE: 1}},
-        {"$limit": most + 1},
+        *first_of(
+            {_NAME: name, _STATUS: JobStatus.PENDING.value, _DUE: {"$gte": _FIRST_DATE}}, most + 1, {_DUE: ASCENDING}
+        ),
         {
             "$group": {
                 "_id": {"$literal": name},

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from bson import ObjectId
 
@@ -16,6 +16,7 @@ from ...jobs.instance import is_alive
 from ...jobs.job import Job
 from ...jobs.rescue_policy import lease_of
 from .. import indexes
+from ..bounded_counts import first_of
 from ..codec import LENIENT
 from ..commands import command
 from ..fields import BUT_HEAVY, FIELD
@@ -86,11 +87,7 @@ def look_at_claims(jobs: JobCollection, now: datetime, name: str | None = None) 
 def numbers_held(jobs: JobCollection) -> Mapping[str, Count]:
     """Return how many jobs each instance holds, of MOST_HELD running jobs at most. Reads the index `HELD` alone."""
     holder = FIELD["claimed_by"]
-    steps: list[dict[str, Any]] = [
-        {"$match": CLAIMED},
-        {"$limit": MOST_HELD + 1},
-        {"$group": {"_id": f"${holder}", "count": {"$sum": 1}}},
-    ]
+    steps = [*first_of(CLAIMED, MOST_HELD + 1), {"$group": {"_id": f"${holder}", "count": {"$sum": 1}}}]
     collection = jobs.collection.with_options(codec_options=LENIENT)
     rows = indexes.hinted(indexes.HELD, lambda hint: list(collection.aggregate(steps, **indexes.hinting(hint))))
     is_capped = sum(row["count"] for row in rows) > MOST_HELD

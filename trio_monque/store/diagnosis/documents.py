@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
-from pymongo import IndexModel
+from pymongo import ASCENDING, IndexModel
 
 from ...jobs.job import JobStatus
 from ...jobs.views import BrokenDocument
 from .. import indexes
+from ..bounded_counts import Stages, first_of, joined
 from ..broken_documents import LARGEST_DOCUMENT, ROOM_FOR_A_CLAIM, broken_among
 from ..codec import LENIENT
 from ..commands import command, in_chunks
@@ -68,7 +69,7 @@ class FullDocument:
 def full_documents(jobs: JobCollection, names: Sequence[str]) -> Sequence[FullDocument]:
     """Return the large ones at the heads of these names' queues. Needs the claim index."""
     size = {"$bsonSize": "$$ROOT"}
-    steps: list[dict[str, Any]] = [
+    steps: Stages = [
         {"$project": {"name": f"${FIELD['name']}", "size": size}},
         {"$match": {"size": {"$gte": NEARLY_FULL}}},
         {"$limit": MOST_FOUND},
@@ -94,23 +95,18 @@ def broken_at_the_heads(jobs: JobCollection, names: Sequence[str]) -> Sequence[B
     return found
 
 
-def _heads(jobs: JobCollection, names: Sequence[str], steps: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
+def _heads(jobs: JobCollection, names: Sequence[str], steps: Stages) -> list[Stages]:
     """Return pipelines that read the earliest jobs of each name, MOST_READ together."""
     most = max(MOST_READ // max(len(names), 1), 1)
-    pipelines = []
-    for chunk in in_chunks(names, _NAMES_AT_ONCE):
-        first, *others = [_head(name, most) + steps for name in chunk]
-        parts = [{"$unionWith": {"coll": jobs.collection.name, "pipeline": part}} for part in others]
-        pipelines.append([*first, *parts])
-    return pipelines
-
-
-def _head(name: str, most: int) -> list[dict[str, Any]]:
     return [
-        {"$match": {FIELD["name"]: name, FIELD["status"]: JobStatus.PENDING.value}},
-        {"$sort": {FIELD["next_run_at"]: 1}},
-        {"$limit": most},
+        joined(jobs.collection, (_head(name, most) + steps for name in chunk))
+        for chunk in in_chunks(names, _NAMES_AT_ONCE)
     ]
+
+
+def _head(name: str, most: int) -> Stages:
+    pending = {FIELD["name"]: name, FIELD["status"]: JobStatus.PENDING.value}
+    return first_of(pending, most, {FIELD["next_run_at"]: ASCENDING})
 
 
 @command("look for fields of a wrong type", writes=False)

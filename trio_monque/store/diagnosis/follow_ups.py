@@ -1,14 +1,15 @@
-"""Jobs that have ended and still owe a follow-up: no scheduler can pay, or the `then` of their worker fails."""
+"""Ended jobs that still owe a follow-up: no running scheduler knows their worker, or its `then` raises."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final
+from typing import Final
 
 from ...jobs.follow_ups import OWED, OWING
 from .. import indexes
+from ..bounded_counts import first_of
 from ..codec import OWN_OPTIONS
 from ..commands import command
 from ..fields import FIELD
@@ -40,9 +41,8 @@ def owed(jobs: JobCollection, before: datetime, name: str | None = None) -> Sequ
     ended = FIELD["updated_at"]
     of_name = {} if name is None else {FIELD["name"]: name}
     is_owing = {FIELD["follow_up"]: OWED, **of_name, FIELD["status"]: {"$in": [status.value for status in OWING]}}
-    pipeline: list[dict[str, Any]] = [
-        {"$match": is_owing},
-        {"$limit": MOST_READ},
+    pipeline = [
+        *first_of(is_owing, MOST_READ),
         {
             "$group": {
                 "_id": f"${FIELD['name']}",

@@ -20,6 +20,7 @@ from ...jobs.cron import check_timezone, lack_of_zone, normalised
 from ...jobs.failure_groups import Failure
 from ...jobs.job import JobStatus
 from .. import indexes
+from ..bounded_counts import Stages, first_of
 from ..codec import LENIENT
 from ..commands import command
 from ..fields import FIELD
@@ -226,10 +227,8 @@ def _read(
     """Read MOST_READ jobs and one more along the index, and return those that meet the rest of the condition."""
     reason, at = f"${FIELD['fail_reason']}", f"${FIELD['updated_at']}"
     is_text = {"$eq": [{"$type": reason}, "string"]}
-    steps: list[dict[str, Any]] = [
-        {"$match": condition},
-        *([{"$sort": order}] if order else []),
-        {"$limit": MOST_READ + 1},
+    steps: Stages = [
+        *first_of(condition, MOST_READ + 1, order),
         *([{"$match": residual}] if residual else []),
         {
             "$project": {

@@ -97,7 +97,7 @@ def _write(
     written = update_unless_refused(locked.locks, guard, _claim(locked, stamp), BY_ID, session)
     if not isinstance(written, driver.WriteError):
         return written.matched_count
-    # No query could leave out still more of them, and the looks would return the same ones for ever.
+    # No query can leave out more documents than these: the looks would return the same ones for ever.
     if len(locked.refused) >= MOST_REFUSED:
         raise MonqueConnectionError(
             f"the server refuses a lock in more than {MOST_REFUSED} documents of {locked.collection.full_name}: "
@@ -115,11 +115,11 @@ def _write_each(
     claimable, claimed = locked.claimable(now), _claim(locked, stamp)
     each = [UpdateOne(locked.meant(locked.one(one), claimable), claimed, hint=BY_ID) for one in ids]
     sent = send(locked, each, session)
-    for place, refusal in sent.refused.items():
-        if locked.refused.add(ids[place], refusal.message):
+    for document_id, refusal in sent.refused_among(ids):
+        if locked.refused.add(document_id, refusal.message):
             logger.error(
                 "document %r of %s is passed over: the server refuses a lock in it: %s",
-                ids[place],
+                document_id,
                 locked.collection.full_name,
                 refusal.message,
             )
@@ -129,7 +129,7 @@ def _write_each(
 def _claim(locked: LockedCollection, stamp: LockStamp) -> list[dict[str, Any]]:
     tries = f"${locked.at('tries')}"
     # The lock is replaced as a whole, and `tries` moves into the new one. Another program may have written anything
-    # there: no number, or one out of range, must not fail the claim or the backoff.
+    # there: a text, or a number out of range, must not fail the claim or the backoff.
     counted = {"$max": [0, {"$min": [MOST_TRIES, tries]}]}
     kept = {"$cond": [{"$in": [{"$type": tries}, ["int", "long"]]}, counted, 0]}
     # An expression, here `$mergeObjects`: a stage `$set` merges a plain document into the fields of the old lock.
@@ -187,7 +187,7 @@ def release_all(
 def update_each_if_refused(
     locked: LockedCollection, theirs: Mapping[str, Any], update: Mapping[str, Any], hint: Mapping[str, int] | None
 ) -> int:
-    """Update the documents that match; return how many were changed. One that the server refuses stops no other."""
+    """Update the documents that match; return how many were changed. A refused document does not stop the others."""
     written = update_unless_refused(locked.locks, theirs, update, hint)
     if not isinstance(written, driver.WriteError):
         return written.modified_count
@@ -195,8 +195,8 @@ def update_each_if_refused(
     each = [UpdateOne({"$and": [locked.one(one), theirs]}, update, hint=BY_ID) for one in ids]
     with causal_session(locked.collection) as session:
         sent = send(locked, each, session)
-    for place, refusal in sent.refused.items():
-        logger.error("the server refuses to have the lock of document %r changed: %s", ids[place], refusal.message)
+    for document_id, refusal in sent.refused_among(ids):
+        logger.error("the server refuses to have the lock of document %r changed: %s", document_id, refusal.message)
     return sent.modified
 
 

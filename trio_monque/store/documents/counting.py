@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from ...document_lock import NEVER
+from ..bounded_counts import Stages, first_of
 from ..commands import command
 from .claiming import selection_of
 from .locked_collection import LockedCollection
@@ -78,9 +79,8 @@ def count(locked: LockedCollection, now: datetime) -> LockCounts:
 
 def _unreadable(locked: LockedCollection, now: datetime) -> int:
     # An index by `until` does not tell such locks from missing ones: without the limit, each free document is read.
-    steps: list[dict[str, Any]] = [
-        {"$match": locked.meant({locked.at("until"): {"$not": {"$gt": now}}})},
-        {"$limit": MOST_COUNTED},
+    steps: Stages = [
+        *first_of(locked.meant({locked.at("until"): {"$not": {"$gt": now}}}), MOST_COUNTED),
         {"$match": locked.unreadable(now)},
         {"$count": "found"},
     ]
@@ -88,9 +88,8 @@ def _unreadable(locked: LockedCollection, now: datetime) -> int:
 
 
 def _holders(locked: LockedCollection) -> Sequence[Holder]:
-    steps: list[dict[str, Any]] = [
-        {"$match": locked.meant(locked.held)},
-        {"$limit": MOST_COUNTED},
+    steps: Stages = [
+        *first_of(locked.meant(locked.held), MOST_COUNTED),
         {"$group": {"_id": f"${locked.at('by')}", "held": {"$sum": 1}, "until": {"$min": f"${locked.at('until')}"}}},
         {"$sort": {"held": -1, "_id": 1}},
         {"$limit": MOST_HOLDERS},

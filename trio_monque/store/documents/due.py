@@ -147,7 +147,7 @@ def _is_anything_left(locked: LockedCollection, now: datetime, session: ClientSe
         for lock, state in states
     ):
         return True
-    # Without a snapshot: once more. This misses only a document that is released, claimed and released again meanwhile.
+    # Without a snapshot, ask once more. This misses only a document that is released, claimed and released meanwhile.
     return session is None and is_any_unheld()
 
 

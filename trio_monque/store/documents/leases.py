@@ -63,10 +63,10 @@ def _refused_alone(
 ) -> set[bytes]:
     """Renew each claim by a statement of its own; return the keys of the refused documents."""
     each = [UpdateOne({**locked.one(one), **locked.fenced(fence)}, renewal, hint=BY_ID) for fence, one in group]
-    refused = send(locked, each, session).refused
-    for place, refusal in refused.items():
-        logger.error("the server refuses to renew the claim on document %r: %s", group[place][1], refusal.message)
-    return {locked.key_of(group[place][1]) for place in refused}
+    refused = send(locked, each, session).refused_among([document_id for _, document_id in group])
+    for document_id, refusal in refused:
+        logger.error("the server refuses to renew the claim on document %r: %s", document_id, refusal.message)
+    return {locked.key_of(document_id) for document_id, _ in refused}
 
 
 def _not_held(

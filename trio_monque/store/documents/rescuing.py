@@ -102,11 +102,9 @@ def rescue(locked: LockedCollection, dead: Sequence[Takeaway]) -> Set[bytes]:
             again = [dead[place] for place in refused]
             sent_again = send(locked, [_taking(locked, one) for one in again], session)
             matched += sent_again.matched
-            for place, refusal in sent_again.refused.items():
+            for one, refusal in sent_again.refused_among(again):
                 logger.error(
-                    "the server refuses to have the lock of document %r taken away: %s",
-                    again[place].id,
-                    refusal.message,
+                    "the server refuses to have the lock of document %r taken away: %s", one.id, refusal.message
                 )
         # Each lock was still as it was observed: all are taken away.
         if matched == len(dead):

@@ -9,8 +9,8 @@ that is there now shows what became of an ending:
   caller sends the ending again with the newer fence. Without this, a renewal in flight would look like a lost claim.
 - There is no lock, as the ending leaves it. Instance B may have claimed the document after the lease, and ended it as
   well: "no lock" alone does not prove our write. `_concluded` compares how many documents have no lock now with how
-  many of our writes matched. That proves WRITTEN, or GONE, or neither: then the ending is GONE and `may_be_written`,
-  and the caller decides by the time for which no other instance can have taken the lock.
+  many of our writes matched. This proves WRITTEN or GONE. If it proves neither, the result is GONE with
+  `may_be_written`; the caller then decides by whether our lease still excluded others.
 """
 
 from __future__ import annotations
@@ -101,12 +101,13 @@ def _settle(locked: LockedCollection, endings: Sequence[Ending], session: Client
     if sent.matched == len(endings):
         return [WRITTEN] * len(endings)
     # By identity: an ending may hold an unhashable `_id`.
-    refused = {id(groups[place][0]): one.message for place, one in sent.refused.items() if len(groups[place]) == 1}
+    refused_groups = sent.refused_among(groups)
+    refused = {id(group[0]): refusal.message for group, refusal in refused_groups if len(group) == 1}
     # A statement stops at the first document that the server refuses. Its endings go again, each alone: otherwise one
     # full document would keep its neighbours from their ends, and they would be handled again.
-    apart = [one for place in sent.refused if len(groups[place]) > 1 for one in groups[place]]
+    apart = [one for group, _ in refused_groups if len(group) > 1 for one in group]
     sent_apart = send(locked, [request_of(locked, [one]) for one in apart], session)
-    refused |= {id(apart[place]): one.message for place, one in sent_apart.refused.items()}
+    refused |= {id(one): refusal.message for one, refusal in sent_apart.refused_among(apart)}
     found = locked.locks_by_majority([one.id for one in endings], session)
     is_apart = {id(one) for one in apart}
     parts = [

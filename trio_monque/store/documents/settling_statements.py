@@ -25,7 +25,7 @@ from ...error_types import InvalidPayloadError
 from ...options_and_defaults import LARGEST_PAYLOAD
 from ..codec import OWN_OPTIONS
 from ..commands import BY_ID, in_chunks_by_size
-from ..settling_statements import MOST_RESULTS
+from ..joined_update import MOST_BYTES, each_its_own
 from .locked_collection import LockedCollection
 
 FEWEST_JOINED: Final = 3
@@ -189,7 +189,7 @@ def _in_parts(locked: LockedCollection, groups: Sequence[Sequence[Ending]]) -> I
         assert one.update is not None
         return len(one.update.encoded) + len(locked.key_of(one.id))
 
-    return in_chunks_by_size(chain.from_iterable(groups), size_of, MOST_RESULTS)
+    return in_chunks_by_size(chain.from_iterable(groups), size_of, MOST_BYTES)
 
 
 # --- Sending ---
@@ -203,7 +203,7 @@ def request_of(locked: LockedCollection, group: Sequence[Ending]) -> UpdateOne |
         return UpdateOne(*filter_and_update(locked, first), hint=BY_ID)
     ids = [one.id for one in group]
     is_equal = all(one.update == first.update for one in others)
-    update = _update(locked, first) if is_equal else _each_its_own(locked, ids, group)
+    update = _update(locked, first) if is_equal else _with_own_values(locked, ids, group)
     return UpdateMany({**locked.ids(ids), **guard}, update, hint=BY_ID)
 
 
@@ -225,12 +225,9 @@ def _update(locked: LockedCollection, ending: Ending) -> dict[str, Any] | list[A
     return {**theirs, operator: {**theirs.get(operator, {}), field: value}}
 
 
-def _each_its_own(locked: LockedCollection, ids: Sequence[Any], group: Sequence[Ending]) -> list[dict[str, Any]]:
+def _with_own_values(locked: LockedCollection, ids: Sequence[Any], group: Sequence[Ending]) -> list[dict[str, Any]]:
     """Return the stages that set the fields of each document to its own values, and remove the lock."""
-    # All values from outside are literals: an aggregation would evaluate a value such as {"$add": [1, 2]}. They are
-    # merged at the top level only: a stage `$set` would merge a document into the one that was there before.
     values: list[Any] = [one.update.values for one in group if one.update is not None]
     # If this expression compared an id otherwise than the filter, the place would be -1, which means the last element:
     # a text, which `$mergeObjects` refuses. Without that element, the document would get the values of another one.
-    own = {"$arrayElemAt": [{"$literal": [*values, "not found"]}, locked.place_among(ids)]}
-    return [{"$replaceWith": {"$mergeObjects": ["$$ROOT", own]}}, {"$unset": locked.lock_field}]
+    return each_its_own([*values, "not found"], locked.place_among(ids), locked.lock_field)

@@ -1,7 +1,7 @@
 """The end of a claim on a document, as its transaction writes it; `store/transactions.py` says when.
 
-The document is the caller's: no receipt is left in it. If the answer to the commit is lost and the lock is gone, it was
-ours as long as no other program can have taken the lock. Afterwards nothing shows it any more.
+The document is the caller's: no receipt is left in it. If the answer to the commit is lost and the lock is gone, our
+commit has removed it, as long as no other program can have taken the lock. Later, nothing shows who has removed it.
 """
 
 from __future__ import annotations
