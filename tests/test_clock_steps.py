@@ -18,7 +18,7 @@ from bson import ObjectId
 from pymongo import MongoClient, monitoring
 
 import trio_monque
-from tests.support.internals import beat, context_of, engine_of, next_known_look, parts_of, source_of
+from tests.support.internals import beat, context_of, engine_of, next_known_look, parts_of, sources_of
 from tests.support.store import handle
 from trio_monque import Claim, Monque, RunningJob, Workers, clock, open_claims, open_scheduler, run_claims
 from trio_monque.client.rescuer import Rescuer
@@ -420,7 +420,7 @@ async def test_renewed_lock_of_a_document_says_until_when_by_the_server(db: Data
         await anext(claims)
         machine.suspend(DAY)
         parts = parts_of(claims)
-        await parts.source.renew(parts.engine.unfinished)
+        await parts.sources.renewals.renew(parts.engine.unfinished)
         lock = (things.find_one() or {})["lock"]
         assert is_near(lock["until"], 900)
 
@@ -446,7 +446,7 @@ async def test_time_is_asked_for_again_before_a_look_at_the_claims_of_others(db:
     options: dict[str, Any] = {**NEVER_BY_ITSELF, "poll_interval": HOUR, "change_stream": False}
     async with open_scheduler(db, **options) as scheduler:
         machine.suspend(DAY)
-        await source_of(scheduler).observe([])
+        await sources_of(scheduler).rescues.observe([])
         assert not context_of(scheduler).is_clock_stale()
 
 
@@ -478,15 +478,15 @@ async def test_time_is_asked_for_again_before_each_decision_of_a_scheduler(
 ) -> None:
     options: dict[str, Any] = {**NEVER_BY_ITSELF, "poll_interval": HOUR, "change_stream": False}
     async with open_scheduler(db, **options) as scheduler:
-        source, demand = source_of(scheduler), engine_of(scheduler).slots.demand()
+        sources, demand = sources_of(scheduler), engine_of(scheduler).slots.demand()
         machine.suspend(DAY)
         match decision:
             case "claim":
-                await source.claim(demand)
+                await sources.claims.claim(demand)
             case "claim by id":
-                await source.claim_one(KnownItem(JobKey(ObjectId(), datetime.now(UTC)), "job"), demand)
+                await sources.claims.claim_one(KnownItem(JobKey(ObjectId(), datetime.now(UTC)), "job"), demand)
             case _:
-                await source.prepare([])
+                await sources.settlements.prepare([])
         assert trio.lowlevel.current_task() in refreshed
         assert not context_of(scheduler).is_clock_stale()
 
@@ -497,15 +497,15 @@ async def test_time_is_asked_for_again_before_each_decision_about_documents(
     db: Database, machine: Machine, decision: str, refreshed: set[trio.lowlevel.Task]
 ) -> None:
     async with open_claims(db["things"], {}, heartbeat_interval=300.0, poll_interval=HOUR) as claims:
-        source = parts_of(claims).source
+        sources = parts_of(claims).sources
         machine.suspend(DAY)
         match decision:
             case "whether anything is left":
-                await source.is_anything_left()
+                await sources.claims.is_anything_left()
             case "rescue":
-                await source.rescue([])
+                await sources.rescues.rescue([])
             case _:
-                await source.prepare([])
+                await sources.settlements.prepare([])
         assert trio.lowlevel.current_task() in refreshed
         assert not parts_of(claims).time.is_clock_stale()
 

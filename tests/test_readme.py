@@ -18,7 +18,7 @@ from trio_monque import Monque
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.engine.lease import LeaseTerms
 from trio_monque.options_and_defaults import SchedulerConfig
-from trio_monque.scheduler.job_source import SHARE_OF_LOCK_TIMEOUT
+from trio_monque.scheduler.runs import SHARE_OF_LOCK_TIMEOUT
 from trio_monque.store.types import Database
 
 PROGRAM = f"{sys.executable} -m trio_monque"

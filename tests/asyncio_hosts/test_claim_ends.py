@@ -12,7 +12,7 @@ from tests.asyncio_hosts.conftest import Run, VirtualRun
 from tests.asyncio_hosts.scenes import BEATS, LONG, QUICK, are_free, until
 from tests.support.documents import DONE, OPEN, fill, states
 from trio_monque import Claim, MonqueError, open_claims, run_claims
-from trio_monque.claims.source import DocumentSource
+from trio_monque.claims.renewals import DocumentRenewals
 from trio_monque.errors import (
     ClaimLostError,
     FilterStillMatchesError,
@@ -154,7 +154,7 @@ def test_a_crash_cancels_blocks_and_is_raised_alone(
     async def main() -> None:
         with pytest.raises(RuntimeError, match="a bug"):
             async with open_claims(things, OPEN, **BEATS) as claims:
-                monkeypatch.setattr(DocumentSource, "renew", crash)
+                monkeypatch.setattr(DocumentRenewals, "renew", crash)
                 async with await anext(claims) as claim:
                     try:
                         await anyio.sleep(LONG)

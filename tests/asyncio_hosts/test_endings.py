@@ -26,7 +26,7 @@ from tests.asyncio_hosts.scenes import (
     until,
 )
 from tests.support.interference import Slow
-from tests.support.internals import interference_of, source_of
+from tests.support.internals import interference_of, sources_of
 from tests.support.thoroughly import in_full
 from tests.support.waiting import wait_for_changes
 from trio_monque import RunningJob, Scheduler, Workers, open_claims, open_scheduler, run_scheduler
@@ -285,7 +285,7 @@ def test_crash_of_one_of_two_schedulers_leaves_the_other_alone(
             async with open_scheduler(db, long.workers, heartbeat_interval=SECONDS_TO_BEAT) as scheduler:
                 await scheduler.enqueue("long")
                 await until(lambda: long.log)
-                monkeypatch.setattr(source_of(scheduler), "renew", crash)
+                monkeypatch.setattr(sources_of(scheduler).renewals, "renew", crash)
                 await asyncio.sleep(LONG)
 
         async with open_scheduler(db, short) as scheduler:

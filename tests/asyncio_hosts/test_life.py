@@ -152,7 +152,7 @@ def test_a_crash_cancels_the_body_and_is_raised(
             ) as scheduler:
                 await scheduler.enqueue("long")
                 await until(lambda: long.log)
-                monkeypatch.setattr("trio_monque.scheduler.job_source.JobSource.renew", crash)
+                monkeypatch.setattr("trio_monque.scheduler.renewals.JobRenewals.renew", crash)
                 try:
                     await anyio.sleep(LONG)
                 finally:

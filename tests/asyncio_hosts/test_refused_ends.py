@@ -16,7 +16,7 @@ import pytest
 from tests.asyncio_hosts.conftest import ON_ASYNCIO, Run
 from tests.asyncio_hosts.scenes import QUICK, until
 from tests.support.documents import DONE, OPEN, fill, states
-from tests.support.internals import interferences_of_claims, source_of_claim
+from tests.support.internals import interferences_of_claims, sources_of_claim
 from trio_monque import Claim, open_claims, run_claims
 from trio_monque.errors import InvalidUpdateError
 from trio_monque.events import DocumentFailed
@@ -31,7 +31,7 @@ class HeldEnd:
     def __init__(self, claim: Claim[Any]) -> None:
         self.is_sent = False
         self.go_on = threading.Event()
-        for interference in interferences_of_claims(source_of_claim(claim)):
+        for interference in interferences_of_claims(sources_of_claim(claim)):
             interference.append(self)
 
     def takes(self, purpose: str) -> bool:

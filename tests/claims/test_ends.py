@@ -11,7 +11,8 @@ from trio.testing import MockClock
 from tests.support.documents import DONE, OPEN, Gauge, fill, finish, listened, lock_of, states
 from trio_monque import MonqueError, open_claims, run_claims
 from trio_monque.claims import RunningClaims
-from trio_monque.claims.source import DocumentSource
+from trio_monque.claims.renewals import DocumentRenewals
+from trio_monque.claims.runs import DocumentRuns
 from trio_monque.engine.shutdown import HARD_END_AFTER
 from trio_monque.errors import ClaimLostError
 from trio_monque.store.types import Collection
@@ -324,13 +325,13 @@ async def test_bug_of_the_source_ends_everything_in_order_and_is_raised(
 ) -> None:
     fill(things, 5)
 
-    concludes = DocumentSource.conclude
+    concludes = DocumentRuns.conclude
 
-    def broken(self: DocumentSource, claim: Any, end: Any) -> Any:
-        monkeypatch.setattr(DocumentSource, "conclude", concludes)
+    def broken(self: DocumentRuns, claim: Any, end: Any) -> Any:
+        monkeypatch.setattr(DocumentRuns, "conclude", concludes)
         raise ZeroDivisionError("a bug")
 
-    monkeypatch.setattr(DocumentSource, "conclude", broken)
+    monkeypatch.setattr(DocumentRuns, "conclude", broken)
 
     async def handler(claim: Any) -> None:
         await trio.sleep(claim.id + 1)
@@ -350,7 +351,7 @@ def broken_renewal(monkeypatch: pytest.MonkeyPatch) -> None:
     async def broken(self: object, *_: object) -> None:
         raise ZeroDivisionError("a bug")
 
-    monkeypatch.setattr(DocumentSource, "renew", broken)
+    monkeypatch.setattr(DocumentRenewals, "renew", broken)
 
 
 @pytest.mark.usefixtures("broken_renewal")

@@ -18,10 +18,10 @@ from trio.testing import MockClock
 
 from tests.support.documents import DONE, OPEN, fill, finish, first_claim, kill, listened, lock_of, states
 from tests.support.interception import Interceptor
-from tests.support.internals import interferences_of_claims, run_of, source_of_claim
+from tests.support.internals import interferences_of_claims, run_of, sources_of_claim
 from tests.support.lossy_proxy import Loss, LossyProxy, lossy_proxy
 from trio_monque import open_claims, run_claims
-from trio_monque.claims.source import DocumentSource
+from trio_monque.claims.rescues import DocumentRescues
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.engine import pauses
 from trio_monque.errors import ClaimLostError
@@ -207,7 +207,7 @@ async def test_finish_whose_answer_comes_after_the_lease_is_not_reported_as_writ
 
     async def handler(claim: Any) -> None:
         outage = Outage()
-        for interference in interferences_of_claims(source_of_claim(claim)):
+        for interference in interferences_of_claims(sources_of_claim(claim)):
             interference.append(outage)
             interferences.append(interference)
         await claim.finish(COUNTED)
@@ -252,12 +252,12 @@ async def test_finish_beside_a_renewal_is_not_reported_as_lost(
 
         async def handler(claim: Any) -> None:
             await trio.sleep(1)
-            source = source_of_claim(claim)
+            renewals = sources_of_claim(claim).renewals
 
             def renew() -> None:
                 before = lock_of(things, claim.id)["until"]
                 held = [run_of(claim).claim]
-                trio.from_thread.run(source.renew, held, trio_token=token)
+                trio.from_thread.run(renewals.renew, held, trio_token=token)
                 moved.append(lock_of(things, claim.id)["until"] - before)
 
             token = trio.lowlevel.current_trio_token()
@@ -402,9 +402,9 @@ async def test_earlier_claim_of_its_own_hides_no_later_one_on_the_same_document(
 ) -> None:
     fill(things, 1)
     async with first_claim(things, []) as claim:
-        held, source = [run_of(claim).claim], source_of_claim(claim)
-        assert isinstance(source, DocumentSource)
-        assert await source.observe(held) == []
+        held, rescues = [run_of(claim).claim], sources_of_claim(claim).rescues
+        assert isinstance(rescues, DocumentRescues)
+        assert await rescues.observe(held) == []
         things.update_one({}, {"$set": {"lock.token": f"{lock_of(things)['by']}:later"}})
-        (seen,) = await source.observe(held)
+        (seen,) = await rescues.observe(held)
         assert seen.claim.id == claim.id

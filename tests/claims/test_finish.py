@@ -12,7 +12,7 @@ from pymongo.errors import AutoReconnect
 from trio.testing import MockClock
 
 from tests.support.documents import DONE, OPEN, fill, finish, listened, lock_of, states
-from tests.support.internals import interferences_of_claims, run_of, source_of_claim
+from tests.support.internals import interferences_of_claims, run_of, sources_of_claim
 from tests.support.locked import recorded
 from tests.support.thoroughly import one_in
 from trio_monque import Monque, open_claims, run_claims
@@ -290,7 +290,7 @@ class Outage:
 
     def __init__(self, claim: Any) -> None:
         self.is_over = False
-        for interference in interferences_of_claims(source_of_claim(claim)):
+        for interference in interferences_of_claims(sources_of_claim(claim)):
             interference.append(self)
 
     def takes(self, purpose: str) -> bool:

@@ -60,7 +60,7 @@ class Failing:
 @contextmanager
 def failing(claims: RunningClaims, purpose: str) -> Iterator[None]:
     fault = Failing(purpose)
-    lists = interferences_of_claims(parts_of(claims).source)
+    lists = interferences_of_claims(parts_of(claims).sources)
     for one in lists:
         one.append(fault)
     yield

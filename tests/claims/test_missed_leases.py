@@ -16,7 +16,7 @@ from trio_monque import Claim, run_claims
 from trio_monque.claims import RunningClaims
 from trio_monque.engine import pauses
 from trio_monque.events import DocumentFailed
-from trio_monque.host.missed_leases import MissedLeaseError
+from trio_monque.host.run_ends import MissedLeaseError
 from trio_monque.store.types import Collection
 
 
@@ -36,7 +36,7 @@ async def test_runs_that_miss_their_lease_each_time_are_a_failed_attempt_at_last
     with trio.fail_after(3000):
         async with trio.open_nursery() as nursery:
             claims: RunningClaims = await nursery.start(partial(run_claims, things, OPEN, handle, **options))
-            for one in interferences_of_claims(parts_of(claims).source):
+            for one in interferences_of_claims(parts_of(claims).sources):
                 one.append(Failing("renew claims"))
             while not any(isinstance(one, DocumentFailed) for one in reported):
                 await trio.sleep(10)

@@ -7,8 +7,8 @@ import trio
 from trio.testing import MockClock
 
 from tests.support.shelf import NotNowError, Shelf, ShelfEngine, engine_of, running, sleeping
-from trio_monque.engine.claimer import MOST_FRUITLESS, MOST_FRUITLESS_WITHOUT_POLLS
 from trio_monque.engine.demand import KnownItem
+from trio_monque.engine.look_ledger import MOST_FRUITLESS, MOST_FRUITLESS_WITHOUT_POLLS
 
 
 def idle(shelf: Shelf, *, rests: bool = True, slots: int = 2) -> ShelfEngine:

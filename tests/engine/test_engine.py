@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 import trio
 from trio.testing import MockClock
@@ -12,7 +10,7 @@ from tests.support.shelf import NotNowError, Shelf, engine_of, running, sleeping
 from trio_monque.engine import claimer as claimer_module
 from trio_monque.engine import pauses as pauses_module
 from trio_monque.engine import settler as settler_module
-from trio_monque.engine.demand import Demand, Granted
+from trio_monque.engine.demand import ClaimTraits, Demand, Granted
 from trio_monque.engine.lease import LeaseTerms
 from trio_monque.engine.pauses import Pauses
 from trio_monque.engine.run import Run
@@ -43,6 +41,20 @@ async def test_what_piles_up_during_one_settlement_is_the_next_batch(autojump_cl
     async with running(engine_of(shelf, concurrency=10)):
         await trio.sleep(30)
     assert shelf.batches == [[0], [1, 2, 3, 4, 5, 6]]
+
+
+async def test_traits_of_each_claim_are_asked_for_once(autojump_clock: MockClock) -> None:
+    """They are on the way of every job, and may not change while it is held."""
+
+    class Asked(Shelf):
+        def traits_of(self, claim: int) -> ClaimTraits:
+            self.reported.append(("traits_of", claim))
+            return super().traits_of(claim)
+
+    shelf = Asked(items=list(range(7)))
+    async with running(engine_of(shelf)):
+        await trio.sleep(30)
+    assert sorted(shelf.settled) == sorted(shelf.heard("traits_of")) == list(range(7))
 
 
 async def test_held_but_unsettled_runs_are_renewed_and_bounded(autojump_clock: MockClock) -> None:
@@ -149,7 +161,7 @@ async def test_run_that_takes_too_long_is_cancelled_for_that(autojump_clock: Moc
 
 
 async def test_stronger_reason_replaces_a_weaker_one(autojump_clock: MockClock) -> None:
-    run = Run(1, time_limit=5, terms=TERMS, sent=trio.current_time())
+    run = Run(1, ClaimTraits(1, "all", time_limit=5), terms=TERMS, sent=trio.current_time())
     reasons = [run.reason]
     for reason in (CancelReason.SHUTDOWN, CancelReason.USER, CancelReason.TIMEOUT):
         run.cancel(reason)
@@ -158,7 +170,7 @@ async def test_stronger_reason_replaces_a_weaker_one(autojump_clock: MockClock) 
     reasons.append(run.reason)
     assert run.reason_except_lost is CancelReason.USER
     assert reasons == [None, CancelReason.SHUTDOWN, CancelReason.USER, CancelReason.USER, CancelReason.LOST]
-    timed_out = Run(2, time_limit=5, terms=TERMS, sent=trio.current_time())
+    timed_out = Run(2, ClaimTraits(2, "all", time_limit=5), terms=TERMS, sent=trio.current_time())
     await trio.sleep(5)
     assert timed_out.reason is CancelReason.TIMEOUT
     timed_out.cancel(CancelReason.SHUTDOWN)
@@ -170,7 +182,7 @@ async def test_time_limit_that_ends_before_a_late_begin_is_taken_does_not_count_
     autojump_clock: MockClock, is_taken_in_time: bool
 ) -> None:
     """The handler begins on another loop, which did not answer for long: the run takes that in a message."""
-    run = Run(1, time_limit=5, terms=TERMS, sent=trio.current_time())
+    run = Run(1, ClaimTraits(1, "all", time_limit=5), terms=TERMS, sent=trio.current_time())
     async with trio.open_nursery() as nursery:
 
         @nursery.start_soon
@@ -364,11 +376,11 @@ async def test_wake_signal_coalesces(autojump_clock: MockClock) -> None:
 
 async def test_cancelled_settler_releases_all_waiters(autojump_clock: MockClock) -> None:
     shelf = Shelf(settling_takes=1000.0)
-    settler: Settler[tuple[int, RunEnd], list[tuple[int, RunEnd]]] = Settler(shelf, shelf, Pauses())
+    settler: Settler[tuple[int, RunEnd], list[tuple[int, RunEnd]]] = Settler(shelf, shelf, Pauses(shelf.is_transient))
     end = RunEnd(None, None, cancelled=False, reason=None, duration=0.0)
     reported: list[bool | None] = []
     left: list[int] = []
-    run = Run(1, math.inf, terms=TERMS, sent=0.0)
+    run = Run(1, ClaimTraits(1, "all"), terms=TERMS, sent=0.0)
 
     async def wait(number: int) -> None:
         settler.settle((number, end), reported.append, run)

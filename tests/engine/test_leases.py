@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from trio.testing import MockClock
 
 from tests.support.shelf import Shelf, engine_of, running
-from trio_monque.engine.demand import ClaimState
+from trio_monque.engine.demand import ClaimState, ClaimTraits
 from trio_monque.engine.lease import LeaseTerms
 from trio_monque.engine.run import Run
 from trio_monque.engine.run_end import CancelReason
@@ -116,7 +116,7 @@ async def test_renewal_that_is_answered_at_the_moment_of_the_fence_does_not_brin
     autojump_clock: MockClock,
 ) -> None:
     """It is fenced, although its scope has not been cancelled yet."""
-    run = Run(1, math.inf, terms=LeaseTerms(6.0, 3.0), sent=trio.current_time())
+    run = Run(1, ClaimTraits(1, "all"), terms=LeaseTerms(6.0, 3.0), sent=trio.current_time())
     lease_deadline = run.lease_deadline
     await trio.sleep_until(lease_deadline)
     run.renewed(lease_deadline - 1)
@@ -126,7 +126,7 @@ async def test_renewal_that_is_answered_at_the_moment_of_the_fence_does_not_brin
 async def test_renewals_that_are_answered_in_the_wrong_order_shorten_no_lease(autojump_clock: MockClock) -> None:
     """Two may be under way: one of all that is held, and one for a request to cancel."""
     terms = LeaseTerms(6.0, 3.0)
-    run = Run(1, math.inf, terms=terms, sent=trio.current_time())
+    run = Run(1, ClaimTraits(1, "all"), terms=terms, sent=trio.current_time())
     run.renewed(5.0)
     run.renewed(4.0)
     assert run.lease_deadline == terms.lease_deadline(5.0)

@@ -11,8 +11,8 @@ import trio
 from trio.testing import MockClock
 
 from tests.support.shelf import Shelf, engine_with_slots, running, sleeping
-from trio_monque.engine.claimer import WORTH_HALVING
 from trio_monque.engine.demand import Demand, Granted
+from trio_monque.engine.look_ledger import WORTH_HALVING
 from trio_monque.engine.run_end import CancelReason
 from trio_monque.engine.shutdown import HARD_END_AFTER
 

@@ -281,7 +281,7 @@ class Noted(Pauses):
     """How long each pause was asked to be; none is made."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(lambda error: isinstance(error, NotNowError))
         self.asked: list[float] = []
 
     async def after_fault(self, seconds: float) -> None:

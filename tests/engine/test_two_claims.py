@@ -13,8 +13,8 @@ from trio.testing import MockClock
 
 from tests.support.shelf import NotNowError, Shelf, engine_with_slots, running, sleeping
 from tests.support.thoroughly import one_in
-from trio_monque.engine.claimer import WORTH_HALVING
 from trio_monque.engine.demand import Demand, Granted, KnownItem
+from trio_monque.engine.look_ledger import WORTH_HALVING
 from trio_monque.engine.slots import Slots
 
 

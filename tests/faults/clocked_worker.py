@@ -30,7 +30,7 @@ from trio_monque.clock import ServerClock
 from trio_monque.engine.demand import ClaimState
 from trio_monque.engine.lease import Beats
 from trio_monque.observations import Sighting
-from trio_monque.scheduler.job_source import JobSource
+from trio_monque.scheduler.renewals import JobRenewals
 from trio_monque.store import connection
 from trio_monque.store.job_collection import JobCollection
 
@@ -88,17 +88,17 @@ def step_wall_clock(patch: pytest.MonkeyPatch, name: str) -> None:
 
 def write_down_renewals(patch: pytest.MonkeyPatch, name: str, records: Path) -> None:
     recorder = Recorder(records, name)
-    renew = JobSource.renew
+    renew = JobRenewals.renew
 
-    async def renew_and_write(source: JobSource, held: Sequence[Job]) -> Sequence[ClaimState]:
+    async def renew_and_write(renewals: JobRenewals, held: Sequence[Job]) -> Sequence[ClaimState]:
         sent = time.monotonic()
-        states = await renew(source, held)
+        states = await renew(renewals, held)
         for job, state in zip(held, states, strict=True):
             if state is not ClaimState.LOST:
                 recorder.write("renewed", str(job.id), job.attempts, str(sent))
         return states
 
-    patch.setattr(JobSource, "renew", renew_and_write)
+    patch.setattr(JobRenewals, "renew", renew_and_write)
 
 
 def rescue_by_the_clock(patch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,7 @@ from tests.support.wire import Command
 from trio_monque import Job, RunningJob, Scheduler, Workers, open_scheduler
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.engine.demand import ClaimState
-from trio_monque.scheduler.job_source import JobSource
+from trio_monque.scheduler.renewals import JobRenewals
 from trio_monque.store.database_threads import CONNECTIONS_NEEDED, Channel
 from trio_monque.store.types import Database
 
@@ -39,16 +39,16 @@ class Beats:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.sent: list[float] = []
         self.acknowledged: list[float] = []
-        renew = JobSource.renew
+        renew = JobRenewals.renew
 
-        async def recorded(source: JobSource, claims: Sequence[Job]) -> Sequence[ClaimState]:
+        async def recorded(renewals: JobRenewals, claims: Sequence[Job]) -> Sequence[ClaimState]:
             self.sent.append(time.monotonic())
-            states = await renew(source, claims)
+            states = await renew(renewals, claims)
             assert set(states) == {ClaimState.HELD}
             self.acknowledged.append(time.monotonic())
             return states
 
-        monkeypatch.setattr(JobSource, "renew", recorded)
+        monkeypatch.setattr(JobRenewals, "renew", recorded)
 
     async def wait(self, count: int) -> None:
         """Returns after `count` further renewals."""

@@ -10,14 +10,15 @@ from typing import Any
 
 from trio_monque.client.event_delivery import EventDelivery
 from trio_monque.client.server_time import ServerTime
-from trio_monque.engine.demand import ClaimState, Demand, Granted
+from trio_monque.engine.demand import ClaimState, ClaimTraits, Demand, Granted
 from trio_monque.engine.run import Run
 from trio_monque.engine.run_end import RunEnd
+from trio_monque.engine.source import Control, Sources
 from trio_monque.events import Event
 from trio_monque.host.claiming import Taken, Taking
 from trio_monque.host.host import Host, Life
 from trio_monque.host.log_lines import HostEnd, Reporter
-from trio_monque.host.one_group import OneGroupSource, one_group_host
+from trio_monque.host.one_group import GROUP, NamesNoItems, is_transient, one_group_host
 from trio_monque.host.run_ends import has_succeeded
 from trio_monque.log import logger_of
 from trio_monque.observations import Sighting
@@ -52,16 +53,30 @@ class OutboxReporter(Reporter[Message, Delivery, Message, Counts]):
         return report
 
 
-class OutboxSource(OneGroupSource[Message, Delivery]):
-    """In the database, `by` is the token of the claim that holds a message, or None."""
+class OutboxSource(NamesNoItems):
+    """All parts of the port in one object. In the database, `by` is the token of a message's claim, or None."""
 
     def __init__(self, outbox: Collection, deliver: Deliver) -> None:
         self.collection, self.operation_timeout = outbox, HostOptions.operation_timeout
         self.db_threads, self.execute = DatabaseThreads(), deliver
         self.taking = Taking(self.db_threads, ServerTime(self), self, lease=15.0)
 
-    def key_of(self, claim: Message) -> Any:
-        return claim["_id"]
+    def connect(
+        self, control: Control[Message, Delivery]
+    ) -> Sources[Message, Delivery, Sequence[Delivery], Message, Message]:
+        self.control = control
+        return Sources(
+            claims=self,
+            runs=self,
+            settlements=self,
+            renewals=self,
+            rescues=self,
+            orphans=self.taking,
+            is_transient=is_transient,
+        )
+
+    def traits_of(self, claim: Message) -> ClaimTraits:
+        return ClaimTraits(claim["_id"], GROUP)
 
     async def claim(self, demand: Demand) -> Granted[Message]:
         token = secrets.token_hex(8)
@@ -83,8 +98,14 @@ class OutboxSource(OneGroupSource[Message, Delivery]):
         orphaned = {"by": token, "_id": {"$nin": [one["_id"] for one in held]}}
         return self.collection.update_many(orphaned, FREE).modified_count
 
+    def released(self) -> None:
+        self.control.post(self.control.look)
+
     def conclude(self, claim: Message, end: RunEnd) -> Delivery:
         return claim, has_succeeded(end)
+
+    async def prepare(self, settlements: Sequence[Delivery]) -> Sequence[Delivery]:
+        return settlements
 
     async def settle(self, batch: Sequence[Delivery]) -> Sequence[bool | None]:
         return await self.db_threads.call(lambda: [self.end(*one) for one in batch], channel=Channel.RENEWALS)
@@ -110,10 +131,14 @@ class OutboxSource(OneGroupSource[Message, Delivery]):
         free = self.collection.update_one
         return await self.db_threads.call(lambda: [one for one in dead if free(one, FREE).matched_count])
 
+    def rescue_abandoned(self) -> None:
+        """Do nothing: the next look finds what is free."""
+
 
 def outbox_host(db: Database, deliver: Deliver, listener: Callable[[MessageDelivered], None]) -> Host[Message, Counts]:
     events, source = EventDelivery(), OutboxSource(db["outbox"], deliver)
     events.add_all({MessageDelivered: listener})
     reporter = OutboxReporter(events, logger_of("outbox"), "outbox", "message", "one")
     life = Life(name="outbox", get_ready=lambda: source.observe(()), described=lambda: (db.name, "delivers messages"))
-    return one_group_host(source, reporter, HostOptions(poll_interval=0.05, heartbeat_interval=5), life, concurrency=2)
+    options = HostOptions(poll_interval=0.05, heartbeat_interval=5)
+    return one_group_host(source.connect, reporter, options, life, concurrency=2)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from trio_monque.engine.run_end import CancelReason, RunEnd
-from trio_monque.host import missed_leases
-from trio_monque.host.missed_leases import MissedLeaseError, MissedLeases
+from trio_monque.host import run_ends
+from trio_monque.host.run_ends import MissedLeaseError, MissedLeases
 
 MISSED = RunEnd.by_cancellation(CancelReason.LOST)
 RETURNED = RunEnd(None, "late", cancelled=False, reason=CancelReason.LOST, duration=1.0)
@@ -44,7 +44,7 @@ def test_error_says_how_many_runs() -> None:
 
 
 def test_items_are_counted_apart_and_not_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(missed_leases, "MOST_REMEMBERED", 2)
+    monkeypatch.setattr(run_ends, "MOST_REMEMBERED", 2)
     missed = MissedLeases()
     assert all(missed.counted(key, MISSED, 1) is MISSED for key in (1, 2, 3))  # The first one is forgotten.
     assert [missed.counted(key, MISSED, 1) is MISSED for key in (1, 3)] == [True, False]

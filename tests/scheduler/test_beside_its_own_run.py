@@ -19,7 +19,7 @@ from bson import ObjectId
 from trio.testing import MockClock
 
 from tests.support.documents import Gauge
-from tests.support.internals import engine_of, look_for_jobs, source_of
+from tests.support.internals import engine_of, look_for_jobs, sources_of
 from tests.support.node_peer import NodePeer, now
 from tests.support.thoroughly import one_in
 from trio_monque import Claim, NewJob, RunningJob, Workers, open_scheduler, run_claims
@@ -196,8 +196,8 @@ async def test_of_two_claims_in_flight_on_one_job_one_starts(
     gated = Gated()
     async with open_test_scheduler(gated.workers) as scheduler, gated.let_go_at_the_end():
         await quiesce()
-        source = source_of(scheduler)
-        claim, claim_one, answers = source.claim, source.claim_one, [trio.Event(), trio.Event()]
+        claims = sources_of(scheduler).claims
+        claim, claim_one, answers = claims.claim, claims.claim_one, [trio.Event(), trio.Event()]
         granted: list[int] = []
 
         async def hold_up(answer: Granted[Job]) -> Granted[Job]:
@@ -212,7 +212,7 @@ async def test_of_two_claims_in_flight_on_one_job_one_starts(
         async def claim_one_slowly(item: KnownItem, demand: Demand) -> Granted[Job]:
             return await hold_up(await claim_one(item, demand))
 
-        source.claim, source.claim_one = claim_slowly, claim_one_slowly
+        claims.claim, claims.claim_one = claim_slowly, claim_one_slowly
         try:
             # An idle scheduler claims a new job by its id, which leaves slots for another claim.
             await scheduler.enqueue("job", "first")

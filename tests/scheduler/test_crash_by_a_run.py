@@ -13,33 +13,34 @@ from trio_monque import JobStatus, Monque, RunningJob, Workers
 from trio_monque.engine.run_end import RunEnd
 from trio_monque.jobs.job import Job
 from trio_monque.scheduler.events_and_report import JobReporter
-from trio_monque.scheduler.job_source import JobSource
-from trio_monque.scheduler.settlement import Batch, JobSettlement
+from trio_monque.scheduler.runs import JobRuns
+from trio_monque.scheduler.settlement import JobSettlement
+from trio_monque.scheduler.settling import Batch, JobSettling
 from trio_monque.testing import SchedulerOpener
 
 NEIGHBOURS = 3
 
 
 def breaks_conclusions(monkeypatch: pytest.MonkeyPatch) -> None:
-    conclude = JobSource.conclude
+    conclude = JobRuns.conclude
 
-    def broken(self: JobSource, claim: Job, end: RunEnd) -> JobSettlement:
+    def broken(self: JobRuns, claim: Job, end: RunEnd) -> JobSettlement:
         if claim.name == "poison" and end.reason is None:
             raise SystemExit("a bug")
         return conclude(self, claim, end)
 
-    monkeypatch.setattr(JobSource, "conclude", broken)
+    monkeypatch.setattr(JobRuns, "conclude", broken)
 
 
 def breaks_the_settler(monkeypatch: pytest.MonkeyPatch) -> None:
-    settle = JobSource.settle
+    settle = JobSettling.settle
 
-    async def broken(self: JobSource, batch: Batch) -> Any:
+    async def broken(self: JobSettling, batch: Batch) -> Any:
         if any(one.job.name == "poison" for one in batch.settlements):
             raise ZeroDivisionError("a bug")
         return await settle(self, batch)
 
-    monkeypatch.setattr(JobSource, "settle", broken)
+    monkeypatch.setattr(JobSettling, "settle", broken)
 
 
 def breaks_starts(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from pymongo import MongoClient
 from trio.testing import MockClock
 
 from tests.support.interception import Interceptor, Recorder, is_claim, is_look
-from tests.support.internals import context_of, engine_of, source_of
+from tests.support.internals import context_of, engine_of, sources_of
 from trio_monque import Monque, RunningJob, Workers
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.engine.demand import Granted, KnownItem
@@ -222,7 +222,7 @@ async def test_one_that_is_not_due_yet_by_the_servers_time_is_left_to_a_look(
         job = await scheduler.enqueue("greet", "later", delay=10)
         await quiesce()
         early = KnownItem(JobKey(job.id, job.next_run_at), "greet")
-        assert await source_of(scheduler).claim_one(early, engine_of(scheduler).slots.demand()) == Granted(
+        assert await sources_of(scheduler).claims.claim_one(early, engine_of(scheduler).slots.demand()) == Granted(
             [], more=True
         )
         assert (recorder.count(is_claim), starts) == (0, [])

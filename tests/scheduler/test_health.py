@@ -21,7 +21,7 @@ from pymongo import MongoClient
 from pymongo.errors import AutoReconnect
 from trio.testing import MockClock
 
-from tests.support.internals import engine_of, host_of, look_for_dead_claims, source_of
+from tests.support.internals import engine_of, host_of, look_for_dead_claims, sources_of
 from tests.support.thoroughly import one_in
 from trio_monque import Discard, Health, NewJob, Retry, RunningJob, Snooze, Statistics, Workers
 from trio_monque.bridge.handler_loop import ON_TRIO
@@ -286,7 +286,7 @@ async def test_crashed_loop_is_named_after_the_end_too(
         async with open_test_scheduler(workers, listeners={ShutdownTimedOut: hear}) as scheduler:
             await scheduler.enqueue("job")
             await quiesce()
-            monkeypatch.setattr(source_of(scheduler), "renew", bug)
+            monkeypatch.setattr(sources_of(scheduler).renewals, "renew", bug)
             await trio.sleep_forever()
     crashed = "the heartbeat crashed, so the scheduler ends: ZeroDivisionError: a bug"
     assert [health.reasons[0] for health in during] == [crashed]

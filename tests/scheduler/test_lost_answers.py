@@ -19,7 +19,7 @@ from trio.testing import MockClock
 
 from tests.support.interception import written_by
 from tests.support.interference import Slow
-from tests.support.internals import context_of, die, engine_of, interference_of, source_of, threads_of
+from tests.support.internals import context_of, die, engine_of, interference_of, sources_of, threads_of
 from tests.support.lossy_proxy import Loss, LossyProxy, lossy_proxy
 from tests.support.store import PAST, claim, handle, insert, stamp
 from trio_monque import Monque, NewJob, RunningJob, Workers, open_scheduler
@@ -181,7 +181,7 @@ async def test_disowned_claim_that_is_applied_after_a_beat_is_given_back_with_th
         done = await assert_enqueued(scheduler, status="completed", count=1 + found)
         assert [job.rescues for job in done] == [0] * (1 + found)
         await trio.sleep(21)
-        assert not source_of(scheduler).has_orphaned_claims()  # For one lease, and not for ever.
+        assert not sources_of(scheduler).orphans.has_orphaned_claims()  # For one lease, and not for ever.
 
 
 async def test_claim_that_was_never_sent_is_not_looked_for(

@@ -25,8 +25,11 @@ from trio_monque import Monque, RunningJob, Scheduler, Workers, run_until_signal
 from trio_monque.client.event_delivery import EventDelivery
 from trio_monque.errors import InvalidOptionError
 from trio_monque.events import JobClaimLost, JobStarted
+from trio_monque.scheduler.claiming import JobClaims
 from trio_monque.scheduler.events_and_report import SchedulerReport
-from trio_monque.scheduler.job_source import JobSource
+from trio_monque.scheduler.renewals import JobRenewals
+from trio_monque.scheduler.runs import JobRuns
+from trio_monque.scheduler.settling import JobSettling
 from trio_monque.scheduler.start import SchedulerStart
 from trio_monque.store.types import Collection, Database
 from trio_monque.testing import SchedulerOpener, advance, assert_enqueued, drain, quiesce, run_virtual
@@ -230,8 +233,11 @@ async def test_our_own_loops_are_protected_from_ctrl_c_and_handlers_are_not(
 
         monkeypatch.setattr(owner, name, record)
 
-    for name in ("claim", "prepare", "conclude", "renew", "execute"):
-        recording(JobSource, name)
+    recording(JobClaims, "claim")
+    recording(JobRuns, "execute")
+    recording(JobRuns, "conclude")
+    recording(JobSettling, "prepare")
+    recording(JobRenewals, "renew")
     recording(EventDelivery, "wait_caught_up")
     workers = Workers()
 

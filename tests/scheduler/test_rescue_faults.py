@@ -12,7 +12,7 @@ from pymongo.errors import AutoReconnect
 from trio.testing import MockClock
 
 from tests.support.interference import Slow
-from tests.support.internals import die, interference_of, look_for_dead_claims, source_of
+from tests.support.internals import die, interference_of, look_for_dead_claims, sources_of
 from tests.support.jobs_in_memory import with_flat
 from tests.support.node_peer import NodePeer
 from tests.support.rescues import LEASE, PASS, Jobs, dead_instance, heard
@@ -144,8 +144,8 @@ async def test_earlier_claim_of_its_own_hides_no_later_one_on_the_same_job(
     """A run that has lost its claim may go on, in a thread, while another claim on its job dies."""
     (job,) = claim(handle(db), 1)
     async with open_test_scheduler(recover_stale_jobs=False) as scheduler:
-        assert await source_of(scheduler).observe([job]) == []
-        (seen,) = await source_of(scheduler).observe([with_flat(job, claim_token="us:1:earlier")])
+        assert await sources_of(scheduler).rescues.observe([job]) == []
+        (seen,) = await sources_of(scheduler).rescues.observe([with_flat(job, claim_token="us:1:earlier")])
     assert seen.key == job.id
 
 

@@ -21,7 +21,8 @@ from trio_monque.client.event_delivery import EventDelivery
 from trio_monque.engine import claimer, settler, waker
 from trio_monque.events import DocumentFailed, Event, JobCompleted, JobDeleted, JobFailed
 from trio_monque.jobs.error_history import LONGEST_REASON, LONGEST_TRACEBACK
-from trio_monque.scheduler.job_source import JobSource
+from trio_monque.scheduler.runs import JobRuns
+from trio_monque.scheduler.settling import JobSettling
 from trio_monque.store.types import Collection, Database
 from trio_monque.testing import SchedulerOpener, assert_enqueued, drain
 
@@ -137,9 +138,9 @@ async def test_plain_handler_waits_for_its_thread(
 ) -> None:
     workers, ran = Workers(), list[int]()
     workers.register("plain", lambda job: ran.append(job.attempt), max_attempts=1)
-    source_execute = JobSource.execute
+    source_execute = JobRuns.execute
 
-    def execute(self: JobSource, run: Any) -> Any:
+    def execute(self: JobRuns, run: Any) -> Any:
         threads.are_short = True  # From now on, until the first thread of the handler was refused twice.
         return source_execute(self, run)
 
@@ -149,7 +150,7 @@ async def test_plain_handler_waits_for_its_thread(
         threads.are_short = False
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(JobSource, "execute", execute)
+        patch.setattr(JobRuns, "execute", execute)
         async with open_test_scheduler(workers) as scheduler, trio.open_nursery() as nursery:
             await scheduler.enqueue("plain")
             nursery.start_soon(relieve)
@@ -164,14 +165,14 @@ async def test_plain_handler_waits_for_its_thread(
 async def test_settler_survives_a_memory_error_while_it_prepares_settlements(
     open_test_scheduler: SchedulerOpener, monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock
 ) -> None:
-    prepare, failures = JobSource.prepare, [MemoryError(), MemoryError()]
+    prepare, failures = JobSettling.prepare, [MemoryError(), MemoryError()]
 
-    def prepare_later(self: JobSource, settlements: Any) -> Any:
+    def prepare_later(self: JobSettling, settlements: Any) -> Any:
         if failures:
             raise failures.pop()
         return prepare(self, settlements)
 
-    monkeypatch.setattr(JobSource, "prepare", prepare_later)
+    monkeypatch.setattr(JobSettling, "prepare", prepare_later)
     workers = Workers()
     workers.register("job", lambda job: None)
     async with open_test_scheduler(workers) as scheduler:

@@ -74,7 +74,7 @@ class _Dead:
 async def kill(claims: RunningClaims) -> None:
     """Ends claims as a kill would: nothing is written any more."""
     parts = parts_of(claims)
-    for interference in interferences_of_claims(parts.source):
+    for interference in interferences_of_claims(parts.sources):
         interference.append(_Dead())
     parts.engine.die()
     await claims.wait_drained()

@@ -65,9 +65,9 @@ def engine_of(scheduler: SchedulerClient) -> Engine[Any, Any, Any, Any, Any]:
     return scheduler._parts.engine
 
 
-def source_of(scheduler: SchedulerClient) -> Any:
+def sources_of(scheduler: SchedulerClient) -> Any:
     """What claims, renews and settles for a scheduler: tests hold or break single calls, and ask it by hand."""
-    return scheduler._parts.engine._source
+    return scheduler._parts.engine.sources
 
 
 def die(scheduler: SchedulerClient) -> None:
@@ -83,7 +83,7 @@ def look_for_jobs(scheduler: SchedulerClient) -> None:
 def has_looked_for_jobs(scheduler: SchedulerClient) -> bool:
     """Whether the first look of a scheduler is over, and none is under way: then only a wake-up makes it look."""
     claimer = scheduler._parts.engine._claimer
-    return claimer._begun > 0 and not claimer.is_claiming
+    return claimer._ledger.claims_sent > 0 and not claimer.is_claiming
 
 
 def look_for_dead_claims(scheduler: SchedulerClient) -> None:
@@ -93,12 +93,12 @@ def look_for_dead_claims(scheduler: SchedulerClient) -> None:
 
 def candidates_of(scheduler: SchedulerClient) -> Any:
     """The jobs that a scheduler has read and will try to claim: tests change them in the database first."""
-    return source_of(scheduler).claims._candidates
+    return sources_of(scheduler).claims._candidates
 
 
 def names_known_as_paused(scheduler: SchedulerClient) -> frozenset[str]:
     """The paused names that a scheduler has read so far, which may be old."""
-    known: frozenset[str] = source_of(scheduler).claims._paused.names
+    known: frozenset[str] = sources_of(scheduler).claims._paused.names
     return known
 
 
@@ -128,14 +128,14 @@ def run_of(claim: Claim[Any]) -> Run[Any]:
     return claim._run
 
 
-def source_of_claim(claim: Claim[Any]) -> Any:
+def sources_of_claim(claim: Claim[Any]) -> Any:
     """What renews and settles a claim: tests call it between two steps of the claim's own."""
-    return claim._source
+    return claim._work._control.sources  # type: ignore[attr-defined]  # It is the engine.
 
 
-def interferences_of_claims(source: Any) -> list[list[Any]]:
+def interferences_of_claims(sources: Any) -> list[list[Any]]:
     """What gets in the way of the commands of claims: of those that read locks, and of those that write them."""
-    return [source._locked.interference, source._leased.interference]
+    return [sources.claims._locked.interference, sources.claims._leased.interference]
 
 
 def answered_at(watchdog: Watchdog) -> float:
@@ -170,15 +170,15 @@ def take_all_slots(patch: pytest.MonkeyPatch, scheduler: Scheduler) -> None:
 
 def after_each_settlement(scheduler: SchedulerClient, happens: Callable[[int], None]) -> None:
     """Calls `happens` with the size of each batch that was written, before the scheduler gets the answer."""
-    source = source_of(scheduler)
-    settle = source._settle
+    settling = sources_of(scheduler).settlements
+    write = settling._write
 
-    async def settle_then(statements: Sequence[Any]) -> Any:
-        fates = await settle(statements)
+    async def write_then(statements: Sequence[Any]) -> Any:
+        fates = await write(statements)
         happens(len(statements))
         return fates
 
-    source._settle = settle_then
+    settling._write = write_then
 
 
 def prefetch_of(candidates: Any) -> Any:

@@ -10,12 +10,12 @@ from typing import Any
 
 import trio
 
-from trio_monque.engine.demand import ClaimState, Demand, Due, Granted, KnownItem
+from trio_monque.engine.demand import ClaimState, ClaimTraits, Demand, Due, Granted, KnownItem
 from trio_monque.engine.limits import EngineLimits
 from trio_monque.engine.nursery import Engine
 from trio_monque.engine.run import Run
 from trio_monque.engine.run_end import NotBegun, RunEnd
-from trio_monque.engine.source import Control, HintStream
+from trio_monque.engine.source import Control, HintStream, Sources
 from trio_monque.loop_time import loop_time
 from trio_monque.observations import Sighting
 
@@ -72,14 +72,15 @@ class Shelf:
     rescue_takes: float = 0.0
     asked_for: list[list[int]] = field(default_factory=list)
 
-    def key_of(self, claim: int) -> int:
-        return claim
-
-    def group_of(self, claim: int) -> str:
-        return "all"
-
-    def is_suspect(self, claim: int) -> bool:
-        return claim in self.suspects
+    def traits_of(self, claim: int) -> ClaimTraits:
+        return ClaimTraits(
+            claim,
+            "all",
+            is_suspect=claim in self.suspects,
+            time_limit=self.limit,
+            renewal_limit=self.hold,
+            start_limit=self.start_limits.get(claim, math.inf),
+        )
 
     async def observe(self, held: Sequence[int]) -> Sequence[Sighting[int]]:
         self.observed_at.append(trio.current_time())
@@ -95,9 +96,6 @@ class Shelf:
             raise self.rescue_faults.pop(0)
         self.rescued += [(trio.current_time(), claim) for claim in claims]
         return [claim for claim in claims if self.others.pop(claim, None) is not None]
-
-    def time_limit(self, claim: int) -> float:
-        return self.limit
 
     async def claim(self, demand: Demand) -> Granted[int]:
         self.claimed_at.append(trio.current_time())
@@ -167,12 +165,6 @@ class Shelf:
             return ClaimState.LOST
         return ClaimState.CANCEL_REQUESTED if claim in self.unwanted else ClaimState.HELD
 
-    def renewal_limit(self, claim: int) -> float:
-        return self.hold
-
-    def start_limit(self, claim: int) -> float:
-        return self.start_limits.get(claim, math.inf)
-
     def rescue_abandoned(self) -> None:
         self.reported.append(("rescue_abandoned", None))
 
@@ -185,8 +177,19 @@ class Shelf:
     def is_transient(self, error: Exception) -> bool:
         return isinstance(error, NotNowError)
 
-    def attach(self, control: Control[int, tuple[int, RunEnd]]) -> None:
+    def connect(
+        self, control: Control[int, tuple[int, RunEnd]]
+    ) -> Sources[int, tuple[int, RunEnd], list[tuple[int, RunEnd]], int, int]:
         self.control = control
+        return Sources(
+            claims=self,
+            runs=self,
+            settlements=self,
+            renewals=self,
+            rescues=self,
+            orphans=self,
+            is_transient=self.is_transient,
+        )
 
     # --- The observer ---
 
@@ -254,7 +257,7 @@ def engine_of(
     """An engine over the shelf; unless it `rests`, it polls and beats under a virtual clock, too."""
     loop_time().is_event_driven = rests
     engine: ShelfEngine = Engine(
-        shelf,
+        shelf.connect,
         shelf,
         EngineLimits(
             **{

@@ -28,7 +28,8 @@ from .events_and_report import ClaimsReport, ClaimsReporter
 from .finisher import Finisher
 from .locked_document import HeldDocument
 from .options_and_defaults import ClaimConfig, check_filter, checked_sort
-from .source import DocumentSource, Work
+from .runs import Work
+from .sources import DocumentSources, document_sources
 
 Listeners = Mapping[type[Event], Any]
 
@@ -38,7 +39,7 @@ class Parts:
     """The parts that the public classes use. These hold the other parts."""
 
     host: Host[HeldDocument, ClaimsReport]
-    source: DocumentSource
+    sources: DocumentSources
     locked: LockedCollection
     reporter: ClaimsReporter
     time: ServerTime
@@ -84,7 +85,7 @@ def assembled(
     event_delivery.add_all({} if listeners is None else listeners)
     policy = _policy_of(config)
     reporter = ClaimsReporter(event_delivery, config.instance_id, policy.error_text)
-    source = DocumentSource(ClaimsContext(locked, db_threads, time, config, policy, loop), work)
+    shared = ClaimsContext(locked, db_threads, time, config, policy, loop)
     life = Life(
         name="the claims instance",
         get_ready=lambda: db_threads.call(partial(_get_ready, locked, time, config), abandon_on_cancel=True),
@@ -93,12 +94,15 @@ def assembled(
             f"documents that match {shown(locked.shown_filter)} ({config.concurrency} at a time)",
         ),
     )
-    host = one_group_host(source, reporter, config, life, concurrency=config.concurrency, handlers=loop)
-    host.engine.add_chore(source.reclaim_guard.run, source.reclaim_guard.progress)
+    connect = partial(document_sources, shared, work)
+    host = one_group_host(connect, reporter, config, life, concurrency=config.concurrency, handlers=loop)
+    sources = host.engine.sources
+    assert isinstance(sources, DocumentSources), "`document_sources` has made them"
+    host.engine.add_chore(sources.reclaim_guard.run, sources.reclaim_guard.progress)
     if not config.wait:
-        finisher = Finisher(host.engine, source)
+        finisher = Finisher(host.engine, sources.claims)
         host.engine.add_chore(finisher.run, finisher.progress)
-    return Parts(host, source, locked, reporter, time, event_delivery)
+    return Parts(host, sources, locked, reporter, time, event_delivery)
 
 
 def _get_ready(locked: LockedCollection, time: ServerTime, config: ClaimConfig) -> None:

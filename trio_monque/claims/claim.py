@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from datetime import timedelta
 from functools import partial
 from types import TracebackType
-from typing import Any, Generic, Protocol, Self, TypeVar, cast
+from typing import Any, Generic, Self, TypeVar, cast
 
 import anyio
 import trio
@@ -24,31 +24,12 @@ from ..store.documents.settling_statements import EncodedUpdate
 from ..store.transactions import CommitOutcome, Ended
 from ..store.types import ClientSession
 from .claim_work import ClaimWork
+from .early_ends import EarlyEnds, Update
 from .locked_document import HeldDocument
 from .settlement import DocumentSettlement, Finished, Outcome, Released, UncountedReleaseError, refusal_of
 
 R = TypeVar("R")
 DocT = TypeVar("DocT", bound=Mapping[str, Any])
-
-Update = Mapping[str, Any] | Sequence[Mapping[str, Any]]
-
-
-class ClaimEnds(Protocol):
-    """Writes the end of a claim while its work goes on."""
-
-    def encoded(self, update: Update | None, held: HeldDocument) -> EncodedUpdate | None:
-        """Check the user's update and encode it."""
-        ...
-
-    async def settle_early(self, run: Run[HeldDocument], settlement: DocumentSettlement) -> bool | None:
-        """See `Control.settle_early`."""
-        ...
-
-    async def transaction(
-        self, run: Run[HeldDocument], function: Callable[[ClientSession], R], update: EncodedUpdate | None
-    ) -> Ended[R]:
-        """Commit the writes of the function and the end of the claim together."""
-        ...
 
 
 @async_calls("In a thread of trio's, call trio.from_thread.run(claim.{name}, ...); on asyncio anyio.from_thread.run")
@@ -68,10 +49,10 @@ class Claim(Generic[DocT]):
 
     document: DocT
 
-    def __init__(self, run: Run[HeldDocument], source: ClaimEnds, work: ClaimWork, loop: HandlerLoop) -> None:
+    def __init__(self, run: Run[HeldDocument], ends: EarlyEnds, work: ClaimWork, loop: HandlerLoop) -> None:
         self.document = run.claim.document
         self._run = run
-        self._source = source
+        self._ends = ends
         self._work = work
         self._loop = loop
         self._block: AbstractContextManager[CleanupScope] | None = None
@@ -123,7 +104,7 @@ class Claim(Generic[DocT]):
             MonqueConnectionError: The result may or may not be written (`unknown_outcome`).
         """
         # Encoded here and now: the caller may change the object afterwards.
-        outcome = Finished(self._source.encoded(update, self._run.claim))
+        outcome = Finished(self._ends.encoded(update, self._run.claim))
         try:
             await self._loop.engine.call_for(self._run, self._end, outcome)
         except InvalidUpdateError:
@@ -149,7 +130,7 @@ class Claim(Generic[DocT]):
                 it was.
             MonqueError: The claim has ended, its work is cancelled, or the server is standalone.
         """
-        encoded = self._source.encoded(update, self._run.claim)
+        encoded = self._ends.encoded(update, self._run.claim)
         ended: Ended[R] = await self._loop.engine.call_for(self._run, self._commit, function, encoded)
         return ended.value
 
@@ -158,7 +139,7 @@ class Claim(Generic[DocT]):
         await trio.lowlevel.checkpoint_if_cancelled()
         self._check_held()
         try:
-            ended = await self._source.transaction(self._run, function, update)
+            ended = await self._ends.transaction(self._run, function, update)
         except ClaimLostError:
             self._work.end()
             raise
@@ -202,7 +183,7 @@ class Claim(Generic[DocT]):
         self._check_held()
         settlement = DocumentSettlement(self._run.claim, outcome, is_early=True)
         try:
-            written = await self._source.settle_early(self._run, settlement)
+            written = await self._ends.settle_early(self._run, settlement)
         except BaseException:
             # Cancelled, and there was no answer within the clean-up: the settlement is on its way, and is written when
             # that is possible. The caller may catch the cancellation by a scope of its own and end normally, before or

@@ -16,12 +16,13 @@ from typing import Any
 import trio
 
 from ..document_lock import LockStamp, renewed_until
+from ..engine.contention import Contention
 from ..engine.demand import Demand, Due, Found, Granted
 from ..engine.lease import Beats
 from ..engine.source import Control
 from ..error_types import FilterStillMatchesError
 from ..host.claiming import Claiming, Taken
-from ..host.one_group import GROUP
+from ..host.one_group import GROUP, NamesNoItems
 from ..options_and_defaults import LEASE_IN_BEATS
 from ..store import documents
 from ..store.database_threads import Channel
@@ -37,8 +38,8 @@ ClaimedDocument = tuple[TakenDocument, Cycle]
 """A document that a claim has taken, and the cycle of that claim."""
 
 
-class DocumentClaims:
-    """Finds the ids of free documents, and claims these. Used on the thread of the trio run.
+class DocumentClaims(NamesNoItems):
+    """The `ClaimSource` of documents: finds the ids of free ones, and claims these. On the thread of the trio run.
 
     Args:
         control: What it may ask of the engine.
@@ -68,6 +69,11 @@ class DocumentClaims:
             shared.db_threads, shared.time, self, self, lease
         )
         self._numbers = count()
+
+    @property
+    def contention(self) -> Contention:
+        """How many of the documents that this instance saw it did not get."""
+        return self.claiming.candidates.contention
 
     # --- The finder: see Finder ---
 

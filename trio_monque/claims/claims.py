@@ -114,7 +114,7 @@ class RunningClaims:
         return statistics_of(
             parts.engine,
             parts.reporter.so_far(),
-            parts.source.contention,
+            parts.sources.claims.contention,
             waiting=self._delivery.waiting,
             broken=parts.locked.count_skipped(),
         )

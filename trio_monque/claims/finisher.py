@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from ..engine.progress import Progress
 from ..error_types import MonqueConnectionError
-from .source import DocumentEngine, DocumentSource
+from .claiming import DocumentClaims
+from .sources import DocumentEngine
 
 
 class Finisher:
@@ -14,10 +15,10 @@ class Finisher:
         progress: The health of this loop.
     """
 
-    def __init__(self, engine: DocumentEngine, source: DocumentSource) -> None:
+    def __init__(self, engine: DocumentEngine, claims: DocumentClaims) -> None:
         self.progress = Progress("finisher")
         self._engine = engine
-        self._source = source
+        self._claims = claims
 
     async def run(self) -> None:
         """Drain the engine when it works on no document, claims none, and the database has none left."""
@@ -32,7 +33,7 @@ class Finisher:
                 continue
             self.progress.ask()
             try:
-                is_anything_left = await self._source.is_anything_left()
+                is_anything_left = await self._claims.is_anything_left()
             except MonqueConnectionError as error:
                 self.progress.fail(error)
                 continue  # The claimer meets the same error, retries, and reports it.

@@ -25,8 +25,8 @@ from .locked_document import HeldDocument
 from .settlement import DocumentSettlement, lock_after_failure
 
 
-class Rescues:
-    """The rescuing half of DocumentSource. Used on the thread of the trio run."""
+class DocumentRescues:
+    """The `RescueSource` of documents. Used on the thread of the trio run."""
 
     def __init__(self, shared: ClaimsContext, control: Control[HeldDocument, DocumentSettlement]) -> None:
         self._locked = shared.locked
@@ -37,9 +37,9 @@ class Rescues:
         self._control = control
         self._unanswered: Sequence[Takeaway] = ()
 
-    async def observe(self, ours: Set[tuple[bytes, str | None]]) -> Sequence[Sighting[SeenLock]]:
-        """Return the locks of all documents, except those in `ours` (key and token)."""
-        look = partial(self._look, ours)
+    async def observe(self, own: Sequence[HeldDocument]) -> Sequence[Sighting[SeenLock]]:
+        """Return the locks of all documents, except our own."""
+        look = partial(self._look, {(one.key, one.cycle.stamp.token) for one in own})
         return await self._db_threads.call(look, channel=Channel.CLAIMS, abandon_on_cancel=True)
 
     def _look(self, ours: Set[tuple[bytes, str | None]]) -> Sequence[Sighting[SeenLock]]:
@@ -95,6 +95,9 @@ class Rescues:
             )
             for one in rescued
         ]
+
+    def rescue_abandoned(self) -> None:
+        """Do nothing: the next look of any instance finds what is free."""
 
     def _take(self, sent: Sequence[Takeaway]) -> Mapping[bytes, bool]:
         """Return by the key of each document that was answered whether its lock was taken away."""

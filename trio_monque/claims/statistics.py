@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from ..engine.contention import Contention
 from ..host.engine_numbers import EngineNumbers, engine_numbers
 from .events_and_report import ClaimsReport
-from .source import DocumentEngine
+from .sources import DocumentEngine
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,20 +5,56 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 import trio
 
 from .contention import Contention
-from .demand import Demand
+from .demand import Demand, Found
 from .prefetch import Prefetch
-from .source import Finder
 
 T = TypeVar("T")
+
+
+class Finder(Protocol[T]):
+    """What a kind of work that looks before it claims implements: how to look, and which candidates to choose."""
+
+    def key_of(self, item: T, /) -> Hashable:
+        """What identifies the item; see `ClaimTraits.key`."""
+        ...
+
+    def group_of(self, item: T, /) -> str:
+        """The group whose concurrency limit the item would count against."""
+        ...
+
+    def groups(self, demand: Demand) -> Mapping[str, int]:
+        """How many items of each group could start, as far as is known before a look."""
+        ...
+
+    def accepts(self, demand: Demand) -> Callable[[T], bool] | None:
+        """Which items the claim can use; None for all."""
+        ...
+
+    def choose(self, found: Sequence[T], demand: Demand) -> Sequence[T]:
+        """As many of these as can start, in the order in which they would start."""
+        ...
+
+    async def look(
+        self, wanted: Mapping[str, int], passed_over: Mapping[str, int], demand: Demand, now: datetime
+    ) -> Found[T]:
+        """Candidates of the wanted groups. It writes nothing.
+
+        Args:
+            wanted: How many to read of each group; also for the next claims, so it may be more than is demanded.
+            passed_over: How many of the first items of a group to skip.
+            demand: What the claim is for.
+            now: By the server's time.
+        """
+        ...
 
 
 @dataclass(slots=True)
@@ -102,6 +138,6 @@ class Candidates(Generic[T]):
             found.exhausted,
             read_at,
             is_whole=found.is_whole,
-            withholds=demand.withholds,
+            is_running_here=demand.is_running_here,
         )
         self.contention.looked(full=prefetch.full, short=found.short)

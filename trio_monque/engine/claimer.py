@@ -3,26 +3,23 @@
 Two tasks of this claimer share one signal, so up to two claims are *in flight* (sent, and not answered) at a time. Each
 has reserved its slots (`Slots.reserved`), so both together never ask for more than is free.
 
-A claim either *looks* (`Source.claim`: which items are due? take these), or takes one announced item by its key
-(`Source.claim_one`). A look is needed after each announcement of an unknown item, but the look in flight does not
-count: it may have read the database before the item was there, or without the slots that it needs. So announcements are
-counted, and looks follow until one has begun after the last announcement with all free slots to itself.
+A claim either *looks* (`ClaimSource.claim`: which items are due? take these), or takes one announced item by its key
+(`ClaimSource.claim_one`). `LookLedger` knows what the looks have shown, and decides whether another one is needed.
 """
 
 from __future__ import annotations
 
-import math
-from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from enum import Enum, auto
 from functools import partial
-from typing import Final, Generic, TypeVar
+from typing import Final, Generic, NamedTuple, TypeVar
 
 import trio
 
 from .demand import Demand, Granted, KnownItem
 from .guard import Stop, guard
+from .look_ledger import AT_ONCE, LookLedger, is_settler_behind, share_of, took_all
 from .observer import LoopObserver
 from .pauses import FIRST_RETRY, LONGEST_RETRY, Pauses
 from .progress import Progress
@@ -35,33 +32,9 @@ from .waker import GO_ON, LOOK, Wake, Waker
 ClaimT = TypeVar("ClaimT")
 SettlementT = TypeVar("SettlementT")
 
-# How many claims may be held whose runs have ended and are not settled yet. Beyond that, the settler is the bottleneck,
-# and more claims would only wait for it. Four times what can run, plus enough for a fast handler at low concurrency.
-UNSETTLED_PER_SLOT: Final = 4
-UNSETTLED_AT_LEAST: Final = 400
-
-# After this number of looks in a row that saw due items and got none of them, the claimer waits for a poll interval,
-# also while a stream announces changes: other instances are faster and have taken them all, or an item cannot be taken.
-MOST_FRUITLESS: Final = 10
-
-# Higher without polls (in virtual time), because there only an announcement wakes it again. For each race that it loses
-# another engine takes an item, so such races mostly end before that.
-MOST_FRUITLESS_WITHOUT_POLLS: Final = 200
-
-# While one claim is in flight, the runs of the other are started, which takes Python about as long.
-AT_ONCE: Final = 2
-
-# Seconds for which the claimer counts as behind after a look that left something. If all slots are taken for longer, no
-# look comes that could end it.
-JUST_NOW: Final = 0.25
-
-# Turns of the event loop for which a claim waits for more free slots. Runs that end together do so in one turn, or in
-# two if each begins in another's place. Without the wait, two small claims would share these slots from then on.
+# Event-loop turns to wait before a claim, so that slots freed together are claimed together. Runs that end at once free
+# their slots within one or two turns. Without the wait, two small claims would share these slots from then on.
 TURNS_TO_JOIN: Final = 2
-
-# With fewer slots than this, half of them are too few for a round trip: with a hundred slots, halves cost the client a
-# fifth more and gain nothing.
-WORTH_HALVING: Final = 200
 
 
 class _Found(Enum):
@@ -71,6 +44,13 @@ class _Found(Enum):
     ALL = auto()  # A look took what it could: ask when the next item is due.
     NOT_LOOKED = auto()  # No look was needed, or none was possible.
     FAILED = auto()  # An outage: claim again after a pause.
+
+
+class _Brought(NamedTuple):
+    """The answer to a claim: the group of each item that it brought, and whether more may be due."""
+
+    groups: Sequence[str]
+    more: bool
 
 
 class Claimer(Generic[ClaimT, SettlementT]):
@@ -98,33 +78,19 @@ class Claimer(Generic[ClaimT, SettlementT]):
         self._wake = waker.signal
         self._waker = waker
         self._stop = stop
-        self._fruitless = 0
         self._delay = FIRST_RETRY
+        self._ledger = LookLedger(has_polls=not waker.never_polls)
         self.progress = Progress("claimer")
-        # Claims are numbered from 1; here are the number of the last one, and the numbers of those in flight.
-        self._begun = 0
-        self._in_flight: set[int] = set()
-        # How many announcements need a look, and how many of them are covered: a look has begun after them that had all
-        # free slots to itself.
-        self._announced = 0
-        self._covered = 0
-        # How many looks have left due items behind.
-        self._left_behind = 0
-        # Whether the last look got as many items as it asked for, and when a look last left something behind.
-        self._was_full = False
-        self._left_at = -math.inf
-        # All that is due was taken, as far as is known. Then a free slot is not a reason to look.
-        self._is_all_taken = False
 
     @property
     def is_claiming(self) -> bool:
         """Whether a claim is in flight: the database may have a claim of ours that `Runner.held` does not have yet."""
-        return bool(self._in_flight)
+        return self._ledger.is_claiming
 
     @property
     def is_behind(self) -> bool:
         """Whether a look left something behind just now: more is due than can start."""
-        return trio.current_time() < self._left_at + JUST_NOW
+        return self._ledger.is_behind(trio.current_time())
 
     async def wait_caught_up(self) -> None:
         """Returns when the claimer is not behind any more. It checks after each claim and each settlement."""
@@ -133,8 +99,8 @@ class Claimer(Generic[ClaimT, SettlementT]):
 
     async def wait_claimed(self) -> None:
         """Returns when `Runner.held` has what the claims in flight have granted."""
-        begun = self._begun
-        while any(number <= begun for number in self._in_flight):
+        last = self._ledger.claims_sent
+        while self._ledger.is_any_in_flight(last):
             await self._runner.wait_changed()
 
     async def run(self, running: trio.Nursery) -> None:
@@ -167,7 +133,7 @@ class Claimer(Generic[ClaimT, SettlementT]):
                 wake = GO_ON
                 continue
             # Both tasks share this progress. While the other task has a claim in flight, its answer may be overdue.
-            if found is _Found.NOT_LOOKED and not self._in_flight:
+            if found is _Found.NOT_LOOKED and not self._ledger.is_claiming:
                 self.progress.wait_for_others()
             if found is _Found.ALL:
                 self._waker.looked(self._slots.demand().groups.keys())
@@ -179,7 +145,7 @@ class Claimer(Generic[ClaimT, SettlementT]):
         self._wake.set()
 
     async def _claim_for(self, wake: Wake, running: trio.Nursery) -> _Found:
-        if wake.look or not self._is_all_taken:
+        if wake.look or not self._ledger.is_all_taken:
             return await self._look(running, force_look=wake.look or wake.item is not None)
         if wake.item is None:
             # A slot is free, and all that is due here was taken. Without a stream or local wakeups, other instances do
@@ -199,64 +165,44 @@ class Claimer(Generic[ClaimT, SettlementT]):
         return await self._take(wake.item, running)
 
     async def _look(self, running: trio.Nursery, *, force_look: bool = True) -> _Found:
+        ledger, slots = self._ledger, self._slots
         if force_look:
-            self._announced += 1
-            self._is_all_taken = False
-        announced = self._announced
-        force_look = force_look or self._covered < announced
-        demand = self._slots.demand(self._share, force_look=force_look)
+            ledger.announce()
+        demand = slots.demand(share_of(slots.capacity), force_look=ledger.must_look)
         if demand.total == 0:
             return _Found.NOT_LOOKED
-        if self._too_many_unsettled():
+        if self._is_settler_behind():
             self._runner.wake_when_settled()
             return _Found.NOT_LOOKED
-        # A look beside another claim has not all free slots, and may not show the item that was announced. Only now,
-        # and not before the returns above: without a free slot, the announcement waits for a look that can claim.
-        if not self._in_flight:
-            self._covered = announced
-        left_behind = self._left_behind
-        demand = replace(demand, withholds=self._runner.withholds)
-        granted = await self._ask(partial(self._source.claim, demand), demand, running)
-        if granted is None:
+        # Mark the announcement as covered only here. The early returns above could not claim, so it must stay open for
+        # a later look.
+        look = ledger.begin()
+        demand = replace(demand, is_running_here=self._runner.is_running_here)
+        brought = await self._ask(partial(self._source.claim, demand), demand, running)
+        if brought is None:
             return _Found.FAILED
-        self._left_behind += granted.more
-        self._was_full = len(granted.claims) == demand.total
-        self._left_at = trio.current_time() if granted.more or self._was_full else -math.inf
-        # If another look has left something behind meanwhile, or something was announced, this look is the older view.
-        # Free slots would stay empty if it counted.
-        if granted.more or self._was_full:
-            self._is_all_taken = False
-        elif (announced, left_behind) == (self._announced, self._left_behind):
-            self._is_all_taken = self._are_all(granted, demand)
-        # Only looks that saw something: one that found nothing lost nothing to others.
-        self._fruitless = self._fruitless + 1 if granted.more and not granted.claims else 0
-        if self._fruitless == (MOST_FRUITLESS_WITHOUT_POLLS if self._waker.never_polls else MOST_FRUITLESS):
-            self._fruitless = 0
+        groups, more = brought
+        is_all = took_all(demand, slots.groups, groups, more=more)
+        ledger.looked(look, demand, len(groups), more=more, took_all=is_all, now=trio.current_time())
+        if ledger.gives_up():
             self._waker.look_again()
             return _Found.ALL
-        again = granted.more or (self._was_full and self._slots.demand().total > 0)
+        again = more or (ledger.was_full and slots.demand().total > 0)
         return _Found.MORE if again else _Found.ALL
-
-    @property
-    def _share(self) -> int:
-        """How many items one claim asks for: half of all slots if these are many, so that two claims share them."""
-        capacity = self._slots.capacity
-        return capacity if capacity < WORTH_HALVING else -(-capacity // AT_ONCE)
 
     async def _take(self, item: KnownItem, running: trio.Nursery) -> _Found:
         """Claims the announced item without a look."""
         demand = self._slots.demand_of(item.group)
-        if demand.total == 0 or self._too_many_unsettled():
+        if demand.total == 0 or self._is_settler_behind():
             return await self._look(running)
-        demand = replace(demand, withholds=self._runner.withholds)
-        granted = await self._ask(partial(self._source.claim_one, item, demand), demand, running)
-        if granted is None or granted.more:
+        demand = replace(demand, is_running_here=self._runner.is_running_here)
+        brought = await self._ask(partial(self._source.claim_one, item, demand), demand, running)
+        if brought is None or brought.more:
             # The item may still be due. As if it were announced anew: a look that began before this does not answer it.
-            self._announced += 1
-            self._is_all_taken = False
-        if granted is None:
+            self._ledger.announce()
+        if brought is None:
             return _Found.FAILED
-        if granted.more:
+        if brought.more:
             self._waker.look()
         else:
             # Also if the item was not granted: another instance took it, or it has changed, which is announced too.
@@ -265,20 +211,18 @@ class Claimer(Generic[ClaimT, SettlementT]):
 
     async def _ask(
         self, claim: Callable[[], Awaitable[Granted[ClaimT]]], demand: Demand, running: trio.Nursery
-    ) -> Granted[ClaimT] | None:
+    ) -> _Brought | None:
         """Sends the claim, and starts what it grants; None in an outage."""
-        sent = trio.current_time()
-        self._begun = number = self._begun + 1
-        self._in_flight.add(number)
+        sent, number = trio.current_time(), self._ledger.send()
         self.progress.ask()
         try:
             with self._slots.reserved(demand):
                 # There was more than the last claim asked for: the other task asks for the other half of the slots.
-                if self._was_full and self._slots.demand().total > 0:
+                if self._ledger.was_full and self._slots.demand().total > 0:
                     self._wake.go_on()
                 granted = await claim()
         except Exception as error:
-            if not self._source.is_transient(error):
+            if not self._pauses.is_transient(error):
                 raise
             if self.progress.fail(error):
                 self._observer.claiming_failed(error)
@@ -286,43 +230,33 @@ class Claimer(Generic[ClaimT, SettlementT]):
         else:
             self.progress.answered(len(granted.claims))
             # No checkpoint since the reservation ended: the runs take the slots before a claim can ask for them.
-            self._start(granted, sent, running)
-            return granted
+            return _Brought(self._start(granted, sent, running), granted.more)
         finally:
             # After `_start`, so that what waits for the claims in flight finds their runs in `held`.
-            self._in_flight.discard(number)
+            self._ledger.answered(number)
             # Something was announced while this claim had its slots reserved. Without this, no look with all slots
             # would follow, and the item would wait for the next wake.
-            if not self._in_flight and self._covered < self._announced:
+            if self._ledger.must_look and not self._ledger.is_claiming:
                 self._wake.go_on()
             self._runner.changed()
 
-    def _are_all(self, granted: Granted[ClaimT], demand: Demand) -> bool:
-        """Whether the look took all that is due: it asked for every group, and each had less than could start."""
-        taken = Counter(map(self._source.group_of, granted.claims))
-        return (
-            not granted.more
-            # A look that may take no suspect has not seen all.
-            and demand.suspects > 0
-            and len(granted.claims) < demand.total
-            and demand.groups.keys() == self._slots.groups
-            and all(taken[group] < most for group, most in demand.groups.items())
-        )
-
-    def _start(self, granted: Granted[ClaimT], sent: float, running: trio.Nursery) -> None:
+    def _start(self, granted: Granted[ClaimT], sent: float, running: trio.Nursery) -> Sequence[str]:
+        """Starts the runs of these claims; returns the group of each."""
+        groups = []
         for claim in granted.claims:
             # Its lease counts from `sent`. If the answer came after the lease deadline, the run is lost already, and
             # its handler is not called.
             run = self._runner.hold(claim, sent)
             # A cancelled run is given back without its handler. (A drain from here on does not stop it: it counts as
-            # running.) Without the first condition, work would begin after a
-            # drain that came while this claim was in flight. Without the second, the item would run twice beside
-            # itself: another run of it goes on here, whose claim was taken away (a Node peer recovers a claim by its
-            # own `lockTimeout`; a program deletes the document and inserts it again).
+            # running.) `draining`: no work may begin after a drain, and this claim was in flight when it came.
+            # `has_another_run`: otherwise two runs of one item would overlap in this process. The claim of the other
+            # was taken away (a Node peer recovers a claim by its own `lockTimeout`; a program deletes the document and
+            # inserts it again).
             if self._stop.draining.is_set() or self._runner.has_another_run(run):
                 run.cancel(CancelReason.SHUTDOWN)
             running.start_soon(self._runner.run_to_verdict, run, name="run")
+            groups.append(run.group)
+        return groups
 
-    def _too_many_unsettled(self) -> bool:
-        unsettled = len(self._runner.held) - self._slots.running
-        return unsettled > UNSETTLED_PER_SLOT * self._slots.capacity + UNSETTLED_AT_LEAST
+    def _is_settler_behind(self) -> bool:
+        return is_settler_behind(len(self._runner.held), self._slots.running, self._slots.capacity)

@@ -19,8 +19,8 @@ QUIET_TO_RETURN: Final = 32
 HEAD_EVERY: Final = 16
 """While spread, one look in this number is at the head: without it, the first items might be passed over for ever."""
 
-# From how many batches it draws: two instances meet with a chance of one in that number. Of eight that draw at the same
-# time, each loses at most seven 64ths of what it has seen; with only 32 batches, twice as much.
+# Number of batches to choose from at random. Two instances pick the same batch with probability 1/n. Of eight that draw
+# at the same time, each loses at most seven 64ths of what it has seen; with only 32 batches, twice as much.
 MOST_BATCHES: Final = 64
 LEAST_BATCHES: Final = 32
 

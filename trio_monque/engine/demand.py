@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Final, Generic, TypeVar
+from typing import Final, Generic, NamedTuple, TypeVar
 
 ClaimT = TypeVar("ClaimT")
 ItemT = TypeVar("ItemT")
@@ -27,11 +27,11 @@ class Demand:
     Attributes:
         total: How many items in all.
         groups: How many of each group; items that share a concurrency limit are one group.
-        suspects: How many of them may be suspects, see `RunSource.is_suspect`.
+        suspects: How many of them may be suspects, see `ClaimTraits.is_suspect`.
         capacity: How many runs may go on at once, including those that go on now.
         force_look: Something new was announced, so that what was read ahead does not suffice.
-        withholds: Called with the key of an item (`RunSource.key_of`): whether a run of it goes on here, so that it
-            must not be claimed now.
+        is_running_here: Takes the key of an item (`ClaimTraits.key`). Returns whether this instance already runs the
+            item; such items must not be claimed again.
     """
 
     total: int
@@ -39,7 +39,7 @@ class Demand:
     suspects: int = 1
     capacity: int = 0
     force_look: bool = True
-    withholds: Callable[[Hashable], bool] = lambda key: False
+    is_running_here: Callable[[Hashable], bool] = lambda key: False
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +79,27 @@ class Granted(Generic[ClaimT]):
 
     claims: Sequence[ClaimT]
     more: bool = False
+
+
+class ClaimTraits(NamedTuple):
+    """What the engine must know about a claim. A tuple: each claim has one, and it costs one call.
+
+    Attributes:
+        key: What identifies the item: the same for all claims on it, over time.
+        group: The group whose concurrency limit the claim counts against.
+        is_suspect: Whether the item may have killed its holders: an instance runs one such item at a time.
+        time_limit: Seconds that its run may take; infinity for no limit.
+        renewal_limit: Seconds after which the engine stops renewing the claim, even if its run goes on; infinity for no
+            limit.
+        start_limit: The moment, on trio's clock, at which its handler must have been called; infinity for no limit.
+    """
+
+    key: Hashable
+    group: str
+    is_suspect: bool = False
+    time_limit: float = math.inf
+    renewal_limit: float = math.inf
+    start_limit: float = math.inf
 
 
 class ClaimState(Enum):

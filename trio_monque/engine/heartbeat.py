@@ -99,7 +99,8 @@ class Heartbeat(Generic[ClaimT, SettlementT]):
         Returns:
             Whether the source answered; not in an outage, which is reported once.
         """
-        # Past its limit, a claim is not renewed: its run does not obey, and the item must become free for others.
+        # Past its limit, a claim is not renewed: its handler ignored cancellation, and other instances must be able to
+        # take the item.
         runs = [run for run in self._runner.held if run.is_renewable and (concerns is None or concerns(run.claim))]
         if self._paused:
             runs = [run for run in runs if run not in self._paused]
@@ -125,7 +126,7 @@ class Heartbeat(Generic[ClaimT, SettlementT]):
         try:
             return await self._source.renew([run.claim for run in runs])
         except Exception as error:
-            if not self._source.is_transient(error):
+            if not self._pauses.is_transient(error):
                 raise
             if progress.fail(error):
                 self._observer.renewal_failed(error)

@@ -10,7 +10,7 @@
 Each part outlives the parts that use it, because its nursery is further out. `shutdown` has the timeline: drain, cut,
 clean-ups over, abandonment, hard end. Each loop runs in a `guard`, so that its crash does not cancel its siblings.
 
-The engine knows neither jobs nor MongoDB: it asks its `Source` (see `source`), and reports to its `Observer`.
+The engine knows neither jobs nor MongoDB: it calls its `Sources` (see `source`), and reports to its `Observer`.
 `loop_time` says what virtual time is, and how loops wait in it.
 """
 
@@ -44,7 +44,7 @@ from .runner import Runner
 from .settler import Settler
 from .shutdown import Shutdown, give_back
 from .slots import Slots
-from .source import HintStream, Source
+from .source import Control, HintStream, Sources
 from .waker import Waker, WakeSignal
 from .watchdog import Watchdog
 from .watcher import Watcher
@@ -61,9 +61,10 @@ BROKEN_NURSERY: Final = "a handler cancelled the nursery that its run belongs to
 
 
 class Engine(Generic[ClaimT, SettlementT, BatchT, SeenT, RescuedT]):
-    """Claims and runs the items of a source until its end is asked for (`stop`). It is the `Control` of its source.
+    """Claims and runs the items of its sources until its end is asked for (`stop`). It is their `Control`.
 
     Attributes:
+        sources: What it claims, runs and settles.
         stop: How its end is asked for.
         slots: How much may run, by group.
         wake: What the claimer waits for.
@@ -75,13 +76,13 @@ class Engine(Generic[ClaimT, SettlementT, BatchT, SeenT, RescuedT]):
 
     def __init__(
         self,
-        source: Source[ClaimT, SettlementT, BatchT, SeenT, RescuedT],
+        connect: Callable[[Control[ClaimT, SettlementT]], Sources[ClaimT, SettlementT, BatchT, SeenT, RescuedT]],
         observer: Observer[ClaimT, SettlementT, RescuedT],
         limits: EngineLimits,
         stream: HintStream[ClaimT] | None = None,
         handlers: HandlerTasks = TRIO_TASKS,
     ) -> None:
-        """To be made in the trio run that it works in. Attaches itself to the source."""
+        """To be made in the trio run that it works in. Calls `connect` once: it makes the sources for their control."""
         self.handlers = handlers
         self.stop = Stop()
         self.wake = WakeSignal()
@@ -89,20 +90,20 @@ class Engine(Generic[ClaimT, SettlementT, BatchT, SeenT, RescuedT]):
         self._services: list[tuple[Loop, Progress]] = []
         self._chores: list[tuple[Loop, Progress]] = []
         self._ends_of_services: list[Loop] = []
-        self._source = source
         self._limits = limits
         self._time = loop_time()
-        pauses = Pauses()
-        beat = limits.heartbeat_interval
         self._loop = TrioLoop()
-        self._settler = Settler(source, observer, pauses, is_short_of_time=self.stop.cutting.is_set)
+        sources = self.sources = connect(self)
+        pauses = Pauses(sources.is_transient)
+        beat = limits.heartbeat_interval
+        self._settler = Settler(sources.settlements, observer, pauses, is_short_of_time=self.stop.cutting.is_set)
         terms = LeaseTerms(beat, limits.cleanup_timeout)
-        runner = self._runner = Runner(source, observer, self.slots, self._settler, self.wake, self.stop, terms)
+        runner = self._runner = Runner(sources.runs, observer, self.slots, self._settler, self.wake, self.stop, terms)
         poll_interval = limits.poll_interval
         if limits.has_local_wakeups:  # Then no polls in virtual time.
             poll_interval = self._time.poll_interval(poll_interval)
         self.waker = Waker(
-            source,
+            sources.claims,
             observer,
             self.wake,
             pauses,
@@ -111,9 +112,9 @@ class Engine(Generic[ClaimT, SettlementT, BatchT, SeenT, RescuedT]):
         )
         self.watchdog = Watchdog(lambda: runner.running, self.stop.draining.is_set, self.waker.look)
         self.vitals = Vitals(self.stop, self._runner, self.watchdog, limits.stuck_after)
-        self._claimer = Claimer(source, observer, self.slots, self._runner, self.waker, self.stop, pauses)
+        self._claimer = Claimer(sources.claims, observer, self.slots, self._runner, self.waker, self.stop, pauses)
         self.reaper = Reaper(
-            source,
+            sources.rescues,
             observer,
             self._runner.claims_to_renew,
             pauses,
@@ -121,14 +122,13 @@ class Engine(Generic[ClaimT, SettlementT, BatchT, SeenT, RescuedT]):
             has_local_wakeups=limits.has_local_wakeups,
         )
         self._heartbeat = Heartbeat(
-            source, observer, self._runner, pauses, beat, unrenewed_from=self.reaper.unrenewed_from
+            sources.renewals, observer, self._runner, pauses, beat, unrenewed_from=self.reaper.unrenewed_from
         )
-        self._releaser = OrphanReleaser(source, self._runner, pauses, beat)
+        self._releaser = OrphanReleaser(sources.orphans, self._runner, pauses, beat)
         self._watcher = None if stream is None else self._watcher_of(stream, observer)
         self._box = trio.CancelScope(shield=True)
         self._is_broken = False
         self._shutdown = Shutdown(self.stop, limits, observer, runner, self.reaper, self.vitals, self._box)
-        source.attach(self)
 
     def _watcher_of(self, stream: HintStream[ClaimT], observer: LoopObserver) -> Watcher[ClaimT, SettlementT]:
         return Watcher(
@@ -206,7 +206,7 @@ class Engine(Generic[ClaimT, SettlementT, BatchT, SeenT, RescuedT]):
         """Runs this loop too, as long as the engine claims. Then cancels it, and it must end soon."""
         self._chores.append((run, progress))
 
-    # --- The control of the source ---
+    # --- The control of the sources ---
 
     async def settle_early(self, run: Run[ClaimT], settlement: SettlementT) -> bool | None:
         """Settles the claim of a run whose handler goes on; see `Runner.settle_early`."""
@@ -243,7 +243,7 @@ class Engine(Generic[ClaimT, SettlementT, BatchT, SeenT, RescuedT]):
 
     def is_idle(self) -> bool:
         """Whether no claim is held, and none is orphaned."""
-        return not (self._runner.held or self._source.has_orphaned_claims())
+        return not (self._runner.held or self.sources.orphans.has_orphaned_claims())
 
     def post(self, function: Callable[[], object]) -> None:
         """Calls this on the loop of the engine, from any thread; see `Loop.post`."""
@@ -297,7 +297,7 @@ class Engine(Generic[ClaimT, SettlementT, BatchT, SeenT, RescuedT]):
                     self.stop.crash(unwrapped(error) if isinstance(error, BaseExceptionGroup) else error)
                 if self._is_broken and not self.stop.crashes:
                     self.stop.crash(RuntimeError(BROKEN_NURSERY))
-                await give_back(self._source, self._runner)
+                await give_back(self.sources.runs, self.sources.settlements, self._runner)
         finally:
             self.vitals.end()
             ended.set()

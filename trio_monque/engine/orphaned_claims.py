@@ -119,7 +119,7 @@ class OrphanReleaser:
         try:
             await self._source.release_orphaned_claims()
         except Exception as error:
-            if not self._source.is_transient(error):
+            if not self._pauses.is_transient(error):
                 raise
             if self.progress.fail(error):
                 logger.warning("could not release orphaned claims: %s; retrying until that succeeds", error)

@@ -36,9 +36,13 @@ class Pauses:
 
     Without the hold, an outage of a third of a second would burn hours of virtual time. But the hold has a limit: if a
     source goes on failing, virtual time must pass, or no lease and no deadline of the shutdown would ever come.
+
+    Attributes:
+        is_transient: After which faults the loops pause and try again; see `Sources.is_transient`.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, is_transient: Callable[[Exception], bool] = is_outage) -> None:
+        self.is_transient = is_transient
         self._real_time_left = REAL_TIME_BUDGET
         self._last_fault = time.monotonic()
 

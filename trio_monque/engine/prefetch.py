@@ -97,7 +97,7 @@ class Prefetch(Generic[T]):
         read_at: float,
         *,
         is_whole: bool = True,
-        withholds: Callable[[Hashable], bool] = lambda key: False,
+        is_running_here: Callable[[Hashable], bool] = lambda key: False,
     ) -> None:
         """What the look has found replaces all that was known.
 
@@ -107,7 +107,7 @@ class Prefetch(Generic[T]):
             exhausted: The groups that have no other items than these.
             read_at: When the look began.
             is_whole: See `Found`.
-            withholds: Whether an item must not be claimed, by its key.
+            is_running_here: Whether this instance already runs an item, by its key: it must not be claimed again.
         """
         groups: dict[str, deque[T]] = {group: deque() for group in asked}
         withheld: Counter[str] = Counter()
@@ -115,7 +115,7 @@ class Prefetch(Generic[T]):
             key, group = self._key_of(one), self._group_of(one)
             if key in self._gone:
                 continue
-            if withholds(key):
+            if is_running_here(key):
                 withheld[group] += READ_PER_WITHHELD
             else:
                 groups[group].append(one)
@@ -158,7 +158,7 @@ class Prefetch(Generic[T]):
 
         There is no checkpoint between their choice and this call, so they are still the first of their groups.
         """
-        keys = {self._key_of(one) for one in chosen}
+        keys = set(map(self._key_of, chosen))
         self._used += len(keys)
         self._in_flight |= keys
         self._gone |= keys
@@ -175,7 +175,7 @@ class Prefetch(Generic[T]):
 
     def answered(self, chosen: Sequence[T]) -> None:
         """The claim of these is answered. Those that are still due are in the next look."""
-        self._in_flight.difference_update(self._key_of(one) for one in chosen)
+        self._in_flight.difference_update(map(self._key_of, chosen))
         self._in_flight_of.subtract(Counter(map(self._group_of, chosen)))
 
     def forget(self) -> None:

@@ -143,7 +143,7 @@ class Reaper(Generic[ClaimT, SeenT, RescuedT]):
         try:
             seen = await self._source.observe(self._own())
         except Exception as error:
-            if not self._source.is_transient(error):
+            if not self._pauses.is_transient(error):
                 raise
             self._must_look = True
             await self._after_fault(error)
@@ -167,7 +167,7 @@ class Reaper(Generic[ClaimT, SeenT, RescuedT]):
             try:
                 rescued = await self._ask_for(dead)
             except Exception as error:
-                if not self._source.is_transient(error):
+                if not self._pauses.is_transient(error):
                     raise
                 await self._after_fault(error)
                 return False

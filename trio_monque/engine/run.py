@@ -26,6 +26,7 @@ from typing import Final, Generic, TypeVar
 import trio
 
 from ..grace import DISMISSED, Grace
+from .demand import ClaimTraits
 from .lease import LeaseTerms
 from .run_end import PRECEDENCE, CancelReason, RunEnd
 
@@ -79,6 +80,7 @@ class Run(Generic[ClaimT]):
 
     Attributes:
         claim: What is run.
+        key, group, is_suspect: Those of its `ClaimTraits`.
         scope: Everything of the handler happens inside.
         abandoned: The engine ended the `shielded_wait` for a thread of this run, which goes on. The source sets it.
         task: The one that it runs in, from its start on.
@@ -116,11 +118,14 @@ class Run(Generic[ClaimT]):
         "blocks",
         "claim",
         "claimed_at",
+        "group",
         "has_begun",
         "has_broken_engine",
         "is_gone",
         "is_settled_early",
         "is_settling_early",
+        "is_suspect",
+        "key",
         "scope",
         "task",
         "thread",
@@ -129,15 +134,16 @@ class Run(Generic[ClaimT]):
     def __init__(
         self,
         claim: ClaimT,
-        time_limit: float,
+        traits: ClaimTraits,
         *,
         terms: LeaseTerms,
         sent: float,
-        renewal_limit: float = math.inf,
-        start_limit: float = math.inf,
     ) -> None:
-        """`sent` is when the claim was asked for, on trio's clock. The limits are those of `RunSource`."""
+        """`sent` is when the claim was asked for, on trio's clock."""
         self.claim = claim
+        self.key = traits.key
+        self.group = traits.group
+        self.is_suspect = traits.is_suspect
         self.abandoned = False
         self.task: trio.lowlevel.Task | None = None
         self.thread: int | None = None
@@ -146,7 +152,7 @@ class Run(Generic[ClaimT]):
         self.is_settling_early = False
         self.has_begun = False
         self.has_broken_engine = False
-        self._start_limit = start_limit
+        self._start_limit = traits.start_limit
         self._is_past_lease_deadline = False
         self._terms = terms
         self._reason: CancelReason | None = None
@@ -160,8 +166,8 @@ class Run(Generic[ClaimT]):
         self._clock = trio.lowlevel.current_clock()
         self._started = self._clock.current_time()
         # The limits, and not the moments at which they end: all runs share these two numbers.
-        self._time_limit = time_limit
-        self._renewal_limit = renewal_limit
+        self._time_limit = traits.time_limit
+        self._renewal_limit = traits.renewal_limit
         self.claimed_at = self._sent = sent
         self._lease_deadline = terms.lease_deadline(sent)
         self._ends_at = min(self.deadline, self._lease_deadline)
@@ -243,7 +249,7 @@ class Run(Generic[ClaimT]):
         begun by then, and only its cancellation counts.
         """
         now = self._clock.current_time()
-        if self._reason_at(now) is not None or self.is_too_late_at(now):
+        if self.reason_at(now) is not None or self.is_too_late_at(now):
             return False
         self.has_begun = True
         return True
@@ -267,7 +273,7 @@ class Run(Generic[ClaimT]):
 
     @property
     def renewable_until(self) -> float:
-        """When the heartbeat stops renewing its claim, on trio's clock; see `RunSource.renewal_limit`."""
+        """When the heartbeat stops renewing its claim, on trio's clock; see `ClaimTraits.renewal_limit`."""
         return self.claimed_at + self._renewal_limit
 
     @property
@@ -326,9 +332,10 @@ class Run(Generic[ClaimT]):
 
         Our own record: of several cancellations of one scope, trio keeps the first reason only.
         """
-        return self._reason_at(self._clock.current_time())
+        return self.reason_at(self._clock.current_time())
 
-    def _reason_at(self, now: float) -> CancelReason | None:
+    def reason_at(self, now: float) -> CancelReason | None:
+        """Why it is cancelled at that moment on trio's clock, which is now; see `reason`."""
         if now < self._ends_at and self._reason is None and not (self.is_gone or self._is_past_lease_deadline):
             return None  # First, because every run is asked several times, and this is nearly always the answer.
         # Remembered, for `outlive_lease` lifts the deadline.
@@ -343,7 +350,8 @@ class Run(Generic[ClaimT]):
         return self._reason_except_lost_at(self._clock.current_time())
 
     def _reason_except_lost_at(self, now: float) -> CancelReason | None:
-        # Only a deadline that came before that of the lease: whichever was first has cancelled the scope.
+        # Report TIMEOUT only if the time limit came before the lease deadline; the earlier of the two cancelled the
+        # scope.
         if self._reason is None and self.deadline <= min(now, self._lease_deadline):
             self._reason = CancelReason.TIMEOUT
         # `begins_at` has moved the deadline, and the scope has ended by the old one: `begin` comes too late.
@@ -450,7 +458,7 @@ class Run(Generic[ClaimT]):
         now = self._clock.current_time()
         duration = max(0.0, now - self._started)
         return RunEnd(
-            error, value, self.scope.cancelled_caught, self._reason_at(now), duration, has_begun=self.has_begun
+            error, value, self.scope.cancelled_caught, self.reason_at(now), duration, has_begun=self.has_begun
         )
 
     def __str__(self) -> str:

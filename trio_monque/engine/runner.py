@@ -81,7 +81,7 @@ class Runner(Generic[ClaimT, SettlementT]):
             free_slot=self._free_slot,
             take_slot=self._take_slot,
             settled=self._settled,
-            conclude=self._conclude_with,
+            conclude=self._conclude,
         )
 
     def wake_when_settled(self) -> None:
@@ -101,40 +101,29 @@ class Runner(Generic[ClaimT, SettlementT]):
         await self._changed.wait()
 
     def hold(self, claim: ClaimT, sent: float) -> Run[ClaimT]:
-        """Holds a granted claim: from now on it is renewed and has a slot. `sent` is when the claim was asked for."""
-        run = Run(
-            claim,
-            self._source.time_limit(claim),
-            terms=self._terms,
-            sent=sent,
-            renewal_limit=self._source.renewal_limit(claim),
-            start_limit=self._source.start_limit(claim),
-        )
+        """Holds a granted claim: from now on it is renewed and has a slot. `sent` is when the claim was asked for.
+
+        The claimer calls `changed` when it holds all claims of an answer.
+        """
+        run = Run(claim, self._source.traits_of(claim), terms=self._terms, sent=sent)
         self.held[run] = None
-        key = self._source.key_of(claim)
-        if not self._goes_on(key):
-            self._going_on[key] = run
-        self._take_slot(run)
-        self.changed()
+        other = self._going_on.setdefault(run.key, run)
+        if other is not run and not _works_on_its_item(other):
+            self._going_on[run.key] = run
+        self._slots.take(run.group, suspect=run.is_suspect)
         return run
 
     def has_another_run(self, run: Run[ClaimT]) -> bool:
         """Whether an earlier run of its item goes on, so that this one must not start."""
-        return self._going_on.get(self._source.key_of(run.claim)) is not run
+        return self._going_on.get(run.key) is not run
 
-    def withholds(self, key: Hashable) -> bool:
+    def is_running_here(self, key: Hashable) -> bool:
         """Whether a run of this item goes on, so that it must not be claimed; a look follows its end."""
-        if not self._goes_on(key):
+        run = self._going_on.get(key)
+        if run is None or not _works_on_its_item(run):
             return False
         self._withheld.add(key)
         return True
-
-    def _goes_on(self, key: Hashable) -> bool:
-        run = self._going_on.get(key)
-        # A run that has settled its claim early is done with the item, although its handler goes on. But if its claim
-        # is gone, that settlement was not written: the handler still works on the item, and a second run must not
-        # begin.
-        return run is not None and (run.is_gone or not run.is_settled_early)
 
     def cancel_all(self, reason: CancelReason) -> tuple[ClaimT, ...]:
         """Cancels each run's own scope, and returns the claims of those that were held, and not cancelled before."""
@@ -215,7 +204,7 @@ class Runner(Generic[ClaimT, SettlementT]):
                 raise
         else:
             self._over(run)
-            self._conclude(run, None, value)
+            self._conclude(run, run.ended(None, value))
 
     def _starts(self, run: Run[ClaimT], task: trio.lowlevel.Task) -> bool:
         """Whether to call its handler in this task. If not, the run is concluded."""
@@ -224,7 +213,7 @@ class Runner(Generic[ClaimT, SettlementT]):
         if self._may_start(run):
             return True
         self._over(run)
-        self._conclude(run, None, None, started=False)
+        self._conclude(run, _end_unbegun(run))
         return False
 
     def _failed(self, run: Run[ClaimT], raised: BaseException) -> bool:
@@ -232,13 +221,13 @@ class Runner(Generic[ClaimT, SettlementT]):
         self._over(run)
         if type(raised) is NotBegun:
             run.never_began()
-            self._conclude(run, None, None, started=False)
+            self._conclude(run, _end_unbegun(run))
             return True
         error = without_cancellations(raised)
         # Here, outside the run's scope, the deadline is that of the engine.
         if type(error) is LeakedCancellationError and trio.current_effective_deadline() == -math.inf:
             return False  # Not leaked by the handler: the hard end cancels all. Nothing writes this end any more.
-        self._conclude(run, error, None)
+        self._conclude(run, run.ended(error, None))
         if (interrupt := interrupt_in(error)) is not None:
             self._stop.crash(interrupt)
         return True
@@ -247,13 +236,12 @@ class Runner(Generic[ClaimT, SettlementT]):
         """Its handler has ended, or is never called."""
         assert run.task is not None
         clear_grace(run.task)
-        # The source has answered these questions about the same claim when the run began.
         run.dismiss()
-        key = self._source.key_of(run.claim)
+        key = run.key
         if self._going_on.get(key) is run:
             del self._going_on[key]
             # A look passed over this item. Without a wake, it would wait for the next poll.
-            if key in self._withheld:
+            if self._withheld and key in self._withheld:
                 self._withheld.discard(key)
                 self._wake.set()
         # Asked before `handler_ended`, which forgets it: the slot would be freed twice.
@@ -263,11 +251,11 @@ class Runner(Generic[ClaimT, SettlementT]):
             self.changed()  # No settlement follows that would report it.
 
     def _take_slot(self, run: Run[ClaimT]) -> None:
-        self._slots.take(self._source.group_of(run.claim), suspect=self._source.is_suspect(run.claim))
+        self._slots.take(run.group, suspect=run.is_suspect)
 
     def _free_slot(self, run: Run[ClaimT]) -> None:
         # When the handler has ended, and before that is written: the next claim overlaps this settlement.
-        self._slots.free(self._source.group_of(run.claim), suspect=self._source.is_suspect(run.claim))
+        self._slots.free(run.group, suspect=run.is_suspect)
         self._wake.make_room()
 
     def _may_start(self, run: Run[ClaimT]) -> bool:
@@ -280,7 +268,7 @@ class Runner(Generic[ClaimT, SettlementT]):
             now = trio.current_time()
             if now - run.claimed_at > LATE:
                 run.begin(now)  # The event loop was blocked since the claim. That took none of its time.
-            if run.reason is not None or run.is_too_late_at(now):
+            if run.reason_at(now) is not None or run.is_too_late_at(now):
                 return False
             self.start_lags.add(now - run.claimed_at)
             self._observer.run_started(run.claim)
@@ -289,10 +277,7 @@ class Runner(Generic[ClaimT, SettlementT]):
             return False
         return True
 
-    def _conclude(self, run: Run[ClaimT], error: BaseException | None, value: object, *, started: bool = True) -> None:
-        self._conclude_with(run, run.ended(error, value) if started else _end_unbegun(run))
-
-    def _conclude_with(self, run: Run[ClaimT], end: RunEnd) -> None:
+    def _conclude(self, run: Run[ClaimT], end: RunEnd) -> None:
         try:
             self._hand_over(run, end)
         except BaseException as bug:  # noqa: BLE001  # A bug of ours, or a value of the handler that misbehaves.
@@ -367,6 +352,12 @@ class Runner(Generic[ClaimT, SettlementT]):
         if self._wakes_when_settled:
             self._wakes_when_settled = False
             self._wake.set()
+
+
+def _works_on_its_item(run: Run[ClaimT]) -> bool:
+    # A run that has settled its claim early is done with the item, although its handler goes on. But if its claim is
+    # gone, that settlement was not written: the handler still works on the item, and a second run must not begin.
+    return run.is_gone or not run.is_settled_early
 
 
 def _end_unbegun(run: Run[ClaimT]) -> RunEnd:

@@ -122,8 +122,8 @@ class Settler(Generic[SettlementT, BatchT]):
                 self._is_writing = False
                 self._wake_those_who_wait()
         finally:
-            # By any cause, a crash too. Without this, a handler that awaits its early settlement, or the engine in
-            # `wait_all_written`, would wait for an answer that cannot come.
+            # However the settler ended, even by a crash, release its waiters: a handler that awaits its early
+            # settlement, or the engine in `wait_all_written`, would wait for an answer that cannot come.
             self._has_ended = True
             for answered in self._awaited:
                 answered.set()
@@ -147,7 +147,7 @@ class Settler(Generic[SettlementT, BatchT]):
                     batch = await self._source.prepare(settlements)
                 written = list(await self._source.settle(batch))
             except Exception as error:
-                if not self._source.is_transient(error):
+                if not self._pauses.is_transient(error):
                     raise
                 if self.progress.fail(error):
                     self._observer.settlement_delayed(error)

@@ -32,7 +32,7 @@ from .reaper import Reaper
 from .run import Run
 from .run_end import CancelReason, RunEnd
 from .runner import Runner
-from .source import Source
+from .source import RunSource, SettlementSource
 from .watchdog import log_unending_runs
 
 logger = logger_of("engine")
@@ -107,7 +107,11 @@ class Shutdown(Generic[ClaimT]):
         await log_unending_runs(lambda: self._runner.running, frames_of)
 
 
-async def give_back(source: Source[ClaimT, SettlementT, BatchT, Any, Any], runner: Runner[ClaimT, SettlementT]) -> None:
+async def give_back(
+    runs: RunSource[ClaimT, SettlementT],
+    settlements: SettlementSource[SettlementT, BatchT],
+    runner: Runner[ClaimT, SettlementT],
+) -> None:
     """Releases what is still held, if the settler has crashed or a handler has broken the nursery of the runs.
 
     The last act of the engine.
@@ -119,8 +123,8 @@ async def give_back(source: Source[ClaimT, SettlementT, BatchT, Any, Any], runne
         return
     try:
         # As if they had been cut short, for their real ends could not be written.
-        given_back = [source.conclude(run.claim, _cut_short(run)) for run in left]
-        written = await source.settle(await source.prepare(given_back))
+        given_back = [runs.conclude(run.claim, _cut_short(run)) for run in left]
+        written = await settlements.settle(await settlements.prepare(given_back))
     except Exception:
         logger.exception("could not give all claims back (%d are left): they end with their leases", len(left))
         return

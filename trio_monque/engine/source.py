@@ -1,19 +1,20 @@
 """The port between the engine and the things it runs: all that each may ask of the other.
 
-A source makes items claimable, runnable and writable: jobs, documents, or a third kind. It implements `Source`, and an
-`Observer` (see `observer`) for what is logged, counted and announced. It may also offer a `HintStream`.
+A kind of work makes items claimable, runnable and writable: jobs, documents, or a third kind. It implements the parts
+of this port, one object for each part or one for several, and an `Observer` (see `observer`) for what is logged,
+counted and announced. It may also offer a `HintStream`. The engine calls these objects directly: see `Sources`.
 
 Which calls come when:
 
-1. `attach`, once, from the constructor of the engine, before anything runs. Then the source may use the control.
+1. The constructor of the engine calls `connect`, once, before anything runs: it makes the sources, which may use the
+   `Control` from then on.
 2. After `Engine.run` has begun, each loop of the engine calls its own part of the port, beside the other loops:
 
    - *Claimer* and *waker*: `claim` or `claim_one`, up to two of them at a time; `next_due` after a claim that left
      nothing behind. The demands of two claims in flight share no slot.
-   - *Runner*, for each claim that was granted: `time_limit`, `renewal_limit`, `start_limit`, `key_of`, `group_of`,
-     `is_suspect`, then `execute` in a task of its own, and `conclude` when that has ended. `conclude` is called without
-     `execute` if the run was cancelled before its start. Neither is called again for the same claim, with one exception
-     below.
+   - *Runner*, for each claim that was granted: `traits_of`, then `execute` in a task of its own, and `conclude` when
+     that has ended. `conclude` is called without `execute` if the run was cancelled before its start. None is called
+     again for the same claim, with one exception below.
    - *Settler*: `prepare`, and then `settle` with that batch until one call returns; one batch at a time, in the order
      of the conclusions. Meanwhile the heartbeat goes on renewing the claims of that batch.
    - *Heartbeat*: `renew`, once per interval and soon after a failure; also when a hint asks to end runs. Two calls may
@@ -31,18 +32,19 @@ All methods are called on the thread of the engine's run. A method that is not a
 be cancelled at any time after the end was asked for, at the hard end at the latest. If the database applies a claim
 although its method was cancelled, that claim is an orphan, and the source itself must release it.
 
-Every async method may raise the errors of an outage (see `Fallible`); the engine then calls it again after a pause. Any
-other error counts as a bug: it ends the engine in order, and `Engine.stop.crashes` has it.
+Every async method may raise the errors of an outage (see `Sources.is_transient`); the engine then calls it again after
+a pause. Any other error counts as a bug: it ends the engine in order, and `Engine.stop.crashes` has it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence, Set
-from datetime import datetime
-from typing import Protocol, TypeVar
+from collections.abc import Awaitable, Callable, Sequence, Set
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
 
+from ..error_types import is_outage
 from ..observations import Sighting
-from .demand import ClaimState, Demand, Due, Found, Granted, Hints, KnownItem
+from .demand import ClaimState, ClaimTraits, Demand, Due, Granted, Hints, KnownItem
 from .run import Run
 from .run_end import RunEnd
 
@@ -54,8 +56,8 @@ SettlementT_co = TypeVar("SettlementT_co", covariant=True)
 SettlementT_contra = TypeVar("SettlementT_contra", contravariant=True)
 BatchT = TypeVar("BatchT")
 SeenT = TypeVar("SeenT")
+RescuedT = TypeVar("RescuedT")
 RescuedT_co = TypeVar("RescuedT_co", covariant=True)
-ItemT = TypeVar("ItemT")
 
 
 class Control(Protocol[ClaimT, SettlementT_contra]):
@@ -105,15 +107,7 @@ class Control(Protocol[ClaimT, SettlementT_contra]):
         ...
 
 
-class Fallible(Protocol):
-    """A part of the port that asks a database."""
-
-    def is_transient(self, error: Exception) -> bool:
-        """Whether the same call may succeed later, by itself or after a repair: an outage, and not a bug."""
-        ...
-
-
-class DueSource(Fallible, Protocol):
+class DueSource(Protocol):
     """Knows when to claim."""
 
     async def next_due(self, groups: Set[str]) -> Due | None:
@@ -127,14 +121,10 @@ class DueSource(Fallible, Protocol):
 class ClaimSource(DueSource, Protocol[ClaimT]):
     """Claims items."""
 
-    def group_of(self, claim: ClaimT) -> str:
-        """The group whose concurrency limit the claim counts against."""
-        ...
-
     async def claim(self, demand: Demand) -> Granted[ClaimT]:
         """Claims as many items as there are, at most what is demanded.
 
-        It passes over what the demand withholds, as if it were not there.
+        It passes over the items that the demand names as running here, as if they were not there.
         """
         ...
 
@@ -150,28 +140,8 @@ class ClaimSource(DueSource, Protocol[ClaimT]):
 class RunSource(Protocol[ClaimT, SettlementT_co]):
     """Runs what was claimed, and decides what its end means."""
 
-    def key_of(self, claim: ClaimT) -> Hashable:
-        """What identifies the item: the same for all claims on it, over time."""
-        ...
-
-    def group_of(self, claim: ClaimT) -> str:
-        """The group whose concurrency limit the claim counts against."""
-        ...
-
-    def is_suspect(self, claim: ClaimT) -> bool:
-        """Whether the item may have killed its holders: an instance runs one such item at a time."""
-        ...
-
-    def time_limit(self, claim: ClaimT) -> float:
-        """Seconds that its run may take; infinity for no limit."""
-        ...
-
-    def renewal_limit(self, claim: ClaimT) -> float:
-        """Seconds after which the engine stops renewing the claim, even if its run goes on; infinity for no limit."""
-        ...
-
-    def start_limit(self, claim: ClaimT) -> float:
-        """The moment, on trio's clock, at which its handler must have been called; infinity for no limit."""
+    def traits_of(self, claim: ClaimT) -> ClaimTraits:
+        """What the engine must know about a claim that was granted."""
         ...
 
     def execute(self, run: Run[ClaimT]) -> Awaitable[object]:
@@ -187,7 +157,7 @@ class RunSource(Protocol[ClaimT, SettlementT_co]):
         ...
 
 
-class SettlementSource(Fallible, Protocol[SettlementT_contra, BatchT]):
+class SettlementSource(Protocol[SettlementT_contra, BatchT]):
     """Writes the ends of runs."""
 
     async def prepare(self, settlements: Sequence[SettlementT_contra]) -> BatchT:
@@ -207,7 +177,7 @@ class SettlementSource(Fallible, Protocol[SettlementT_contra, BatchT]):
         ...
 
 
-class RenewalSource(Fallible, Protocol[ClaimT_contra]):
+class RenewalSource(Protocol[ClaimT_contra]):
     """Renews claims."""
 
     async def renew(self, claims: Sequence[ClaimT_contra]) -> Sequence[ClaimState]:
@@ -215,7 +185,7 @@ class RenewalSource(Fallible, Protocol[ClaimT_contra]):
         ...
 
 
-class RescueSource(Fallible, Protocol[ClaimT_contra, SeenT, RescuedT_co]):
+class RescueSource(Protocol[ClaimT_contra, SeenT, RescuedT_co]):
     """Sees the claims of others, and takes away those of dead holders."""
 
     async def observe(self, own: Sequence[ClaimT_contra]) -> Sequence[Sighting[SeenT]]:
@@ -235,7 +205,7 @@ class RescueSource(Fallible, Protocol[ClaimT_contra, SeenT, RescuedT_co]):
         ...
 
 
-class OrphanSource(Fallible, Protocol):
+class OrphanSource(Protocol):
     """Releases orphaned claims: those that this instance may hold in the database although no run belongs to them."""
 
     def has_orphaned_claims(self) -> bool:
@@ -250,24 +220,25 @@ class OrphanSource(Fallible, Protocol):
         ...
 
 
-class Source(
-    ClaimSource[ClaimT],
-    RunSource[ClaimT, SettlementT],
-    SettlementSource[SettlementT, BatchT],
-    RenewalSource[ClaimT],
-    RescueSource[ClaimT, SeenT, RescuedT_co],
-    OrphanSource,
-    Protocol[ClaimT, SettlementT, BatchT, SeenT, RescuedT_co],
-):
-    """Items of one kind that can be claimed, run and settled. See the top of this file for the order of calls.
+@dataclass(frozen=True, kw_only=True)
+class Sources(Generic[ClaimT, SettlementT, BatchT, SeenT, RescuedT]):
+    """The parts of one kind of work, each as the object that does it. See the top of this file for the order of calls.
 
     Type parameters: a held claim, a settlement (the end of a run on its way to the database), a batch of these, a claim
     of others as it was observed, and a claim that was taken away.
+
+    Attributes:
+        is_transient: Whether a call that raised this error may succeed later, by itself or after a repair: an outage,
+            and not a bug.
     """
 
-    def attach(self, control: Control[ClaimT, SettlementT]) -> None:
-        """Gives the source its engine: once, before anything runs."""
-        ...
+    claims: ClaimSource[ClaimT]
+    runs: RunSource[ClaimT, SettlementT]
+    settlements: SettlementSource[SettlementT, BatchT]
+    renewals: RenewalSource[ClaimT]
+    rescues: RescueSource[ClaimT, SeenT, RescuedT]
+    orphans: OrphanSource
+    is_transient: Callable[[Exception], bool] = is_outage
 
 
 class HintStream(Protocol[ClaimT]):
@@ -294,41 +265,4 @@ class HintStream(Protocol[ClaimT]):
 
     async def close(self) -> None:
         """Closes the stream, also one that broke or has ended."""
-        ...
-
-
-class Finder(Protocol[ItemT]):
-    """What `Candidates` needs of a source that looks before it claims: how to look, and which candidates to choose."""
-
-    def key_of(self, item: ItemT, /) -> Hashable:
-        """What identifies the item; see `RunSource.key_of`."""
-        ...
-
-    def group_of(self, item: ItemT, /) -> str:
-        """The group whose concurrency limit the item would count against."""
-        ...
-
-    def groups(self, demand: Demand) -> Mapping[str, int]:
-        """How many items of each group could start, as far as is known before a look."""
-        ...
-
-    def accepts(self, demand: Demand) -> Callable[[ItemT], bool] | None:
-        """Which items the claim can use; None for all."""
-        ...
-
-    def choose(self, found: Sequence[ItemT], demand: Demand) -> Sequence[ItemT]:
-        """As many of these as can start, in the order in which they would start."""
-        ...
-
-    async def look(
-        self, wanted: Mapping[str, int], passed_over: Mapping[str, int], demand: Demand, now: datetime
-    ) -> Found[ItemT]:
-        """Candidates of the wanted groups. It writes nothing.
-
-        Args:
-            wanted: How many to read of each group; also for the next claims, so it may be more than is demanded.
-            passed_over: How many of the first items of a group to skip.
-            demand: What the claim is for.
-            now: By the server's time.
-        """
         ...

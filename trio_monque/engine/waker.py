@@ -49,7 +49,7 @@ GO_ON: Final = Wake()
 
 
 class WakeSignal:
-    """Level-triggered: however often it is set before a wait, it wakes one waiting task, once."""
+    """Coalescing signal: any number of `set` calls before a wait wake one waiter once."""
 
     def __init__(self) -> None:
         self._event = trio.Event()
@@ -273,7 +273,7 @@ class Waker:
         try:
             due = await self._source.next_due(self._groups) if self._groups else None
         except Exception as error:
-            if not self._source.is_transient(error):
+            if not self._pauses.is_transient(error):
                 raise
             if self.progress.fail(error):
                 self._observer.claiming_failed(error)

@@ -22,10 +22,9 @@ import trio
 
 from ..client.server_time import ServerTime
 from ..clock import virtual_time
-from ..engine.candidates import Candidates
+from ..engine.candidates import Candidates, Finder
 from ..engine.demand import Demand, Granted
 from ..engine.orphaned_claims import OrphanedClaims
-from ..engine.source import Finder
 from ..error_types import MonqueConnectionError
 from ..store.database_threads import Channel, DatabaseThreads
 
@@ -136,12 +135,12 @@ class Taking(Generic[StampT, TakenT]):
         self._kind.release(stamp, (), self._time.clock.now())
         self._kind.released()
 
-    # --- Orphaned claims ---
+    # --- Orphaned claims: see OrphanSource ---
 
-    def has_orphaned(self) -> bool:
+    def has_orphaned_claims(self) -> bool:
         return bool(self._orphaned)
 
-    async def release_orphaned(self) -> None:
+    async def release_orphaned_claims(self) -> None:
         """Release orphaned claims and measure the server's time, in one call of a thread. About once per heartbeat.
 
         In virtual time all times come from the virtual clock, and nothing is measured.

@@ -26,14 +26,13 @@ from ..store.types import Database
 from .context import SchedulerContext
 from .engine_wakeups import EngineWakeups, RecentIds
 from .events_and_report import JobReporter
-from .job_source import JobSource
 from .job_stream import JobStream
 from .paused_names import PausedNames
 from .presence import Presence
 from .pruner import Pruner
 from .running_jobs import RunningJobs
 from .scheduler_client import SchedulerParts
-from .settlement import JobEngine
+from .sources import JobEngine, JobSources, job_sources
 from .start import SchedulerStart
 from .workers import Workers
 
@@ -46,14 +45,14 @@ class Parts(SchedulerParts):
 
     Attributes:
         workers: Its own copy.
-        source: Its source of jobs.
+        sources: What its engine claims, runs and settles, and what works beside that.
         presence: Its entry in the fleet.
         running_jobs: What its handlers get.
         body: What is done beside the body of `open_scheduler`.
     """
 
     workers: Workers
-    source: JobSource
+    sources: JobSources
     presence: Presence
     running_jobs: RunningJobs
     body: Body
@@ -65,7 +64,7 @@ class Parts(SchedulerParts):
         own = worker.settings.concurrency
         self.engine.slots.set_limit(name, self.config.concurrency_per_name if own is None else own)
         self.engine.waker.look()
-        self.source.follow_ups.worker_added()
+        self.sources.follow_ups.worker_added()
 
 
 def assembled(
@@ -107,12 +106,15 @@ def assembled(
     )
     paused, recent_ids = PausedNames(db_threads), RecentIds()
     running_jobs = RunningJobs(own, resources, loop)
-    source = JobSource(SchedulerContext(context, db_threads, own, config, paused, reporter), running_jobs.of)
+    shared = SchedulerContext(context, db_threads, own, config, paused, reporter)
     stream = JobStream(context, db_threads, own, paused, config.instance_id, recent_ids)
     # In virtual time local wakeups announce everything. A change stream follows real time: its answers would arrive at
     # arbitrary moments of the virtual clock.
     is_streamed = config.change_stream and not loop_time().is_event_driven
-    engine: JobEngine = Engine(source, reporter, _limits(config), stream if is_streamed else None, loop)
+    connect = partial(job_sources, shared, running_jobs.of)
+    engine: JobEngine = Engine(connect, reporter, _limits(config), stream if is_streamed else None, loop)
+    sources = engine.sources
+    assert isinstance(sources, JobSources), "`job_sources` has made them"
     presence = Presence(
         context,
         db_threads,
@@ -125,12 +127,12 @@ def assembled(
     # A service runs until the last run is settled; a chore is cancelled when the engine stops claiming.
     engine.add_service(presence.run, presence.progress, presence.end)
     engine.add_service(partial(paused.run, context.jobs, engine.waker.look), paused.progress)
-    engine.add_service(source.follow_ups.run, source.follow_ups.progress, source.follow_ups.end)
-    engine.add_chore(source.unstarted.run, source.unstarted.progress)
+    engine.add_service(sources.follow_ups.run, sources.follow_ups.progress, sources.follow_ups.end)
+    engine.add_chore(sources.unstarted.run, sources.unstarted.progress)
     if config.retention is not None:
         pruner = Pruner(context, db_threads, engine.stop, config.instance_id, config.retention)
         engine.add_chore(pruner.run, pruner.progress)
-    wakeups = EngineWakeups(engine, context, paused, recent_ids, source.unstarted, config.instance_id)
+    wakeups = EngineWakeups(engine, context, paused, recent_ids, sources.unstarted, config.instance_id)
     start = SchedulerStart(context, db_threads, own, presence, client.sync, config.instance_id)
     life = Life(
         name="the scheduler",
@@ -145,10 +147,10 @@ def assembled(
         reporter=reporter,
         host=Host(engine, reporter, life, start_timeout=config.start_timeout),
         loop=loop,
-        contention=source.claims.contention,
+        contention=sources.claims.contention,
         virtual=virtual_time(),
         workers=own,
-        source=source,
+        sources=sources,
         presence=presence,
         running_jobs=running_jobs,
         body=Body(

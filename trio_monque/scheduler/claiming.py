@@ -38,12 +38,15 @@ same time, so it may end a little early."""
 
 
 class JobClaims:
-    """Claims jobs for one scheduler; the `ClaimKind` of `host.claiming` for jobs.
+    """The `ClaimSource` of jobs, and the `ClaimKind` of `host.claiming` for them.
 
     Args:
         announce: Announces jobs to the schedulers of this trio run; None for unknown ones.
         claimed: Called when jobs were claimed.
         unstarted: Ends jobs that must not start any more.
+
+    Attributes:
+        claiming: Claims these jobs, and releases orphaned claims.
     """
 
     def __init__(
@@ -65,12 +68,10 @@ class JobClaims:
         self._claimed = claimed
         self._leased = shared.leased
         lease = LEASE_IN_BEATS * shared.config.heartbeat_interval
-        self._claiming: Claiming[Job, ClaimStamp, Job] = Claiming(
+        self.claiming: Claiming[Job, ClaimStamp, Job] = Claiming(
             shared.db_threads, shared.client, JobFinder(shared), self, lease
         )
-        self._candidates = self._claiming.candidates
-        self.has_orphaned = self._claiming.has_orphaned
-        self.release_orphaned = self._claiming.release_orphaned
+        self._candidates = self.claiming.candidates
 
     @property
     def contention(self) -> Contention:
@@ -86,7 +87,7 @@ class JobClaims:
             # it may be sent again with the same stamp.
             return self._context.with_indexes(lambda: self._take(chosen, stamp, now, aside))
 
-        granted = await self._claiming.claim(demand, self._stamp, take)
+        granted = await self.claiming.claim(demand, self._stamp, take)
         self._shared.reporter.jobs_set_aside(aside)
         return self._granted(granted)
 
@@ -126,7 +127,7 @@ class JobClaims:
             # The server's clock was measured again while the timer ran, so the timer ended too early: leave the job to
             # a new look. A wait of this length would occupy a thread.
             return Granted([], more=True)
-        if demand.withholds(key.id):
+        if demand.is_running_here(key.id):
             return Granted([])
         # The claim is sent when the job is due, and not now: its date must not be earlier than that.
         now = max(now, key.due)
@@ -142,7 +143,7 @@ class JobClaims:
             taken = claiming.take_one(self._leased, key.id, item.group, key.attempts, now, stamp, followed)
             return Taken(taken.jobs, more=taken.more)
 
-        return self._granted(await self._claiming.take(lambda: self._context.with_indexes(take), stamp, 1))
+        return self._granted(await self.claiming.take(lambda: self._context.with_indexes(take), stamp, 1))
 
     def _granted(self, granted: Granted[Job]) -> Granted[Job]:
         if granted.claims:

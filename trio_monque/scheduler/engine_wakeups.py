@@ -18,7 +18,7 @@ from ..jobs.job import Job
 from ..store.types import ObjectId
 from .candidates import JobKey
 from .paused_names import PausedNames
-from .settlement import JobEngine
+from .sources import JobEngine
 from .unstarted_jobs import UnstartedJobs
 
 MOST_REMEMBERED: Final = 10_000

@@ -1,44 +1,29 @@
-"""Calls the handler of a job, and decides what the end of its run means (the verdict)."""
+"""Calls the handler of a job: on its loop, or in a thread."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Awaitable
 from functools import partial
-from typing import Any, Final, NamedTuple, cast
-from weakref import WeakKeyDictionary
+from typing import Any, Final, NamedTuple
 
 import trio
 
-from ..backoff import Backoff, asked_backoff
 from ..engine.run import Run
-from ..engine.run_end import NotBegun, RunEnd
-from ..error_types import ShortageError, UnreadablePayloadError
-from ..foreign_errors import is_a, leaves_of, safe_error
+from ..engine.run_end import NotBegun
+from ..error_types import ShortageError
+from ..foreign_errors import safe_error
 from ..grace import using_grace
-from ..host.run_ends import failure_of, has_succeeded
-from ..jobs.error_history import ErrorText
 from ..jobs.job import Job, log_extra
-from ..jobs.retry_policy import ErrorTypes, RetryPolicy, judged
-from ..jobs.verdicts import CutShort, Succeeded, Verdict
 from ..log import logger_of
-from ..options_and_defaults import SchedulerConfig
-from ..payloads.problems import ValueProblem
-from ..safe_text import message_of
 from ..store.database_threads import DatabaseThreads
 from ..threads import HoldingLimiter, call_in_thread
 from ..unfinished_work import unfinished_work
 from .middleware import around_async
 from .running_job import RunCancelled, RunningJob, loop_of
 from .worker import Worker
-from .worker_settings import WorkerSettings
 
 logger = logger_of("scheduler")
-
-_SUCCEEDED: Final = Succeeded()
-
-MOST_CAUSES: Final = 10
-"""How deep a missing module is searched in the causes of an unreadable payload."""
 
 # Seconds until the next attempt to start a thread. Other threads of the process have to end first.
 FIRST_PAUSE: Final = 0.1
@@ -184,79 +169,3 @@ def _in_thread(worker: Worker[Any], running_job: RunningJob[Any], run: Run[Job])
         problem = f"the handler {worker.handler!r}, a plain function, {problem}"
         return _EndOfThread(error=TypeError(problem))
     return _EndOfThread(result)
-
-
-def _without_unwinding(error: BaseException) -> BaseException | None:
-    """What a cancelled run raised, without the RunCancelled by which `check_cancelled` ended its thread."""
-    leaves = leaves_of(error)
-    others = [leaf for leaf in leaves if not is_a(leaf, RunCancelled)]
-    if len(others) == len(leaves):
-        return error
-    return BaseExceptionGroup("beside the cancellation", others) if others else None
-
-
-def lack_of_module(error: BaseException | None) -> str | None:
-    """Why a payload could not be read by this process, if a module was missing; None for another reason."""
-    if not is_a(error, UnreadablePayloadError):
-        return None
-    cause: BaseException | None = error
-    for _ in range(MOST_CAUSES):
-        cause = None if cause is None else cause.__cause__
-        if is_a(cause, ImportError):
-            return f"this process cannot import what its payload needs: {message_of(cast('ImportError', cause), 300)}"
-    return None
-
-
-def verdict_of(end: RunEnd, time_limit: float, policy: RetryPolicy, *, store_result: bool) -> Verdict:
-    """Decide what the end of a run means for its job."""
-    if has_succeeded(end):
-        return Succeeded(end.value) if store_result else _SUCCEEDED
-    full_tracebacks = policy.error_text.full_tracebacks
-    error = failure_of(end, time_limit, _without_unwinding, full_tracebacks=full_tracebacks)
-    if type(error) is UnreadablePayloadError and not full_tracebacks:
-        _forget_frames(error)
-    # If a client requested the cancellation, the settlement finds the request, and writes it instead of the release.
-    return CutShort(end.has_begun) if error is None else judged(error, policy)
-
-
-def _forget_frames(error: UnreadablePayloadError) -> None:
-    """Remove the frames of this library: the message has the path of the value. A cause keeps those of the user."""
-    error.__traceback__ = None
-    cause = error.__cause__
-    if isinstance(cause, ValueProblem):
-        cause.__traceback__ = None
-        behind = cause.__cause__ if cause.__suppress_context__ else cause.__context__
-        if behind is None and not hasattr(cause, "__notes__"):
-            error.__cause__ = None  # Its text is the end of the message: a traceback would print it twice.
-
-
-class Policies:
-    """The retry policy of each worker: its own options, and the scheduler's options for what it leaves out."""
-
-    def __init__(self, config: SchedulerConfig) -> None:
-        self._max_attempts = config.max_attempts
-        self._backoff = Backoff(
-            base=config.base_retry_interval, cap=config.max_backoff_delay, jitter=config.retry_jitter
-        )
-        self._error_text = ErrorText(config.store_tracebacks, config.redact_errors, config.full_tracebacks)
-        # Keyed by the worker and not by its name: `register(replace=True)` may give the name another worker
-        # while runs of the first one go on.
-        self._policies: WeakKeyDictionary[Worker[Any], RetryPolicy] = WeakKeyDictionary()
-
-    def policy_of(self, worker: Worker[Any]) -> RetryPolicy:
-        """The policy of this worker. Cached, as the end of every run needs it."""
-        policy = self._policies.get(worker)
-        if policy is None:
-            policy = self._policies[worker] = self._new_policy(worker.settings)
-        return policy
-
-    def _new_policy(self, worker: WorkerSettings) -> RetryPolicy:
-        backoff = worker.backoff
-        return RetryPolicy(
-            max_attempts=self._max_attempts if worker.max_attempts is None else worker.max_attempts,
-            backoff=self._backoff,
-            own_backoff=partial(asked_backoff, backoff, self._backoff) if callable(backoff) else backoff,
-            retry_on=cast("ErrorTypes | None", worker.retry_on),
-            discard_on=cast("ErrorTypes", worker.discard_on),
-            error_text=self._error_text,
-        )

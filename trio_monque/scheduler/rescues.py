@@ -1,4 +1,4 @@
-"""Rescues: finds claims of dead instances and takes them away, for one scheduler.
+"""JobRescues: finds claims of dead instances and takes them away, for one scheduler.
 
 Observation alone decides which claim is dead (`observations.py`). The write takes a claim away only if its owner,
 token, date and last renewal are still those that were seen: an instance that renews after the look keeps its job.
@@ -16,6 +16,7 @@ from ..client.rescuer import RescueBatch, Rescued, Rescuer, pending_again
 from ..engine.source import Control
 from ..error_types import InstanceCollisionError, MonqueConnectionError
 from ..jobs.fences import ClaimId, claim_id
+from ..jobs.follow_ups import owes
 from ..jobs.instance import evidence_of, is_of_a_stranger
 from ..jobs.job import Job
 from ..jobs.job_parts import NO_CLAIM
@@ -28,13 +29,21 @@ REMINDED_AFTER_BEATS: Final = 10
 """Heartbeat intervals for which a shared instance id makes the scheduler unhealthy, and is not logged again."""
 
 
-class Rescues:
-    """Reports and announces each rescue that the database accepted, also if its caller was cancelled meanwhile."""
+class JobRescues:
+    """The `RescueSource` of jobs.
+
+    It reports and announces each rescue that the database accepted, also if its caller was cancelled meanwhile.
+
+    Args:
+        announce: Announces jobs to the schedulers of this trio run; None for unknown ones.
+        jobs_ended: Enqueues the follow-ups of jobs.
+    """
 
     def __init__(
         self,
         shared: SchedulerContext,
         announce: Callable[[Sequence[Job] | None], None],
+        jobs_ended: Callable[[Sequence[Job]], None],
         control: Control[Job, JobSettlement],
     ) -> None:
         self._context = shared.client
@@ -44,14 +53,15 @@ class Rescues:
         self._id = config.instance_id
         self._reminded_after = REMINDED_AFTER_BEATS * config.heartbeat_interval
         self._announce = announce
+        self._jobs_ended = jobs_ended
         self._control = control
         self._rescuer = Rescuer(shared.client)
         # The batch itself belongs to the thread that runs it, and to the run again when that thread has answered.
         self._unanswered: RescueBatch | None = None
 
-    async def observe(self, ours: Set[ClaimId]) -> Sequence[Sighting[Job]]:
+    async def observe(self, own: Sequence[Job]) -> Sequence[Sighting[Job]]:
         """Return a sighting of each claim that is not ours. Report another process that uses this instance's id."""
-        look = partial(self._look, ours)
+        look = partial(self._look, {claim_id(job) for job in own})
         sightings, proof = await self._db_threads.call(look, channel=Channel.CLAIMS, abandon_on_cancel=True)
         if proof is not None:
             error = InstanceCollisionError(self._id, evidence_of(proof))
@@ -66,11 +76,11 @@ class Rescues:
         under_our_id = (job for job in found if (job.claim or NO_CLAIM).by == self._id)
         return sightings, next((job for job in under_our_id if is_of_a_stranger(job, now)), None)
 
-    async def rescue(self, claims: Sequence[Job]) -> Sequence[Rescued]:
+    async def rescue(self, dead: Sequence[Job]) -> Sequence[Rescued]:
         """Take these claims away. After a transient error, call it again: it repeats what was sent."""
         # If the answer is lost, the same statements are sent again: the receipts that they leave in the documents prove
         # which changes were ours. New statements would match nothing, and the rescued jobs would never be reported.
-        batch = self._unanswered = self._unanswered or self._rescuer.batch(claims)
+        batch = self._unanswered = self._unanswered or self._rescuer.batch(dead)
         try:
             await self._db_threads.hand_over(
                 batch.run, orphan=lambda _late: self._report_late(batch), channel=Channel.CLAIMS
@@ -81,7 +91,12 @@ class Rescues:
             self._report(self._announced(batch))
             raise
         self._unanswered = None
-        return self._announced(batch)
+        rescued = self._announced(batch)
+        self._jobs_ended([one.after for one in rescued if owes(one.after)])
+        return rescued
+
+    def rescue_abandoned(self) -> None:
+        self._announce(None)
 
     def _announced(self, batch: RescueBatch) -> Sequence[Rescued]:
         rescued = batch.collect()

@@ -104,7 +104,7 @@ def opened_scheduler(
     """Make a scheduler, whose handlers run on this loop. It has not started yet."""
     parts = assembled(db, workers, resources, listeners, config, loop)
     scheduler = Scheduler(parts)
-    parts.running_jobs.serve(scheduler, parts.source)
+    parts.running_jobs.serve(scheduler, parts.sources.reports)
     for name in parts.workers.names:
         parts.open_group(name)
     return Opened(scheduler, parts.host, parts.body, loop)

@@ -1,24 +1,17 @@
-"""JobSettlement: the end of a run on its way to the database, and the batches that write many ends.
+"""JobSettlement: the end of a run on its way to the database, and what is written for it. No I/O.
 
-The verdict of a run is final. How it is written may change until the database accepts it: `is_undecided` says when.
-Every statement has the claim as its fence (`store/settling.py`). If another instance took the claim, the fate is LOST,
-and nothing of the run is written over the job of the new holder.
+The verdict of a run is final. How it is written may change until the database accepts it: see `settling.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Final
 
-from ..client.rescuer import Rescued
-from ..engine.nursery import Engine
 from ..error_types import ScheduleEndedError, UnknownTimeZoneError
 from ..foreign_errors import safe_error
-from ..jobs import transitions
 from ..jobs.conditional_write import LIGHTEST, Transition, applied, lightened
-from ..jobs.error_history import Failure, reason_of
+from ..jobs.error_history import Failure
 from ..jobs.fences import ClaimId, claim_id
 from ..jobs.follow_ups import OWING
 from ..jobs.job import Job, JobStatus, log_extra, made_of
@@ -31,20 +24,12 @@ from ..jobs.retry_policy import (
     failed_for_good,
     left_to_others,
 )
-from ..jobs.verdicts import CutShort, Discarded, Failed, Succeeded, Verdict
+from ..jobs.verdicts import CutShort, Discarded, Verdict
 from ..log import logger_of
 from ..safe_text import name_of
-from ..store import settling
-from ..store.settling import Fate, Statement
+from ..store.settling import Fate
 
 logger = logger_of("scheduler")
-
-
-MOST_ROUNDS: Final = 10
-"""The schedule may change between the read and the write that depends on it. More rounds than this are not chance."""
-
-MOST_REFUSALS: Final = LIGHTEST + 1
-"""How many refusals of one settlement are answered with another write. The last of these writes stores a failure."""
 
 
 @dataclass(slots=True, eq=False)
@@ -81,67 +66,6 @@ class JobSettlement:
         self.claim = claim_id(self.job)
 
 
-class SettlementRefusedError(Exception):
-    """The server refuses to store the end of a run. This error is the reason of the failure that is stored instead."""
-
-    def __init__(self, verdict: Verdict) -> None:
-        what = reason_of(verdict.error)[:200] if isinstance(verdict, Failed | Discarded) else "it had succeeded"
-        super().__init__(f"the database refused to store the run's end ({what})")
-
-
-@dataclass(slots=True)
-class Batch:
-    """Settlements and the statements that write them.
-
-    If its answer is lost, the batch is sent again exactly as it is: by the receipts in its statements, the source
-    recognises what the first attempt has written. So it is not prepared a second time while its outcome is unknown.
-
-    Attributes:
-        statements: What is still to be sent.
-        undecided: The settlements that the last answer left open, with their fates.
-        decided: The settlements that were decided again since, and whose statements are not made yet.
-    """
-
-    settlements: Sequence[JobSettlement]
-    statements: list[Statement]
-    undecided: list[tuple[JobSettlement, Fate]] = field(default_factory=list)
-    decided: list[JobSettlement] = field(default_factory=list)
-
-
-JobEngine = Engine[Job, JobSettlement, Batch, Job, Rescued]
-"""The engine with the types of jobs."""
-
-
-def prepared(settlements: Sequence[JobSettlement], now: datetime, receipt_prefix: str) -> Batch:
-    """Decide what is written for each settlement, and make the fewest statements that write all of it.
-
-    Most jobs are one-off jobs that succeed without a result. Those of one claim end with the same write, which is
-    decided once.
-    """
-    completions: dict[tuple[str | None, bool], Transition] = {}
-    ends = []
-    for settlement in settlements:
-        job = settlement.job
-        is_usual = not settlement.refusals and settlement.doubled_field is None and job.again is None
-        if job.schedule is None and is_usual and _stores_nothing(settlement.verdict):
-            shared_by = settlement.claim[1], job.unique_key is None  # A job with a key may have been replaced.
-            transition = completions.get(shared_by)
-            if transition is None:
-                transition = completions[shared_by] = transitions.complete_claimed_with(job, now)
-        else:
-            transition = decided(settlement, now)
-        settlement.transition = transition
-        ends.append((settlement.claim, transition))
-    statements = settling.statements_for(ends, receipt_prefix)
-    for settlement, statement in zip(settlements, statements, strict=True):
-        settlement.receipt = statement.receipt
-    return Batch(settlements, list(dict.fromkeys(statements)))
-
-
-def _stores_nothing(verdict: Verdict) -> bool:
-    return isinstance(verdict, Succeeded) and verdict.result is None
-
-
 def decided(settlement: JobSettlement, now: datetime) -> Transition:
     """Return what is written. An error in code of the user fails its own job, and does not stop the batch."""
     settlement.schedule_ended = None  # The stored schedule may have been corrected since the last decision.
@@ -176,29 +100,13 @@ def _decided(settlement: JobSettlement, now: datetime) -> Transition:
         return end_of_schedule(job, verdict, now, ended, settlement.policy.error_text)
 
 
-def is_undecided(settlement: JobSettlement, fate: Fate) -> bool:
-    """Whether another write must follow: nothing is stored yet, and a different write can succeed."""
-    # JOB_CHANGED: the next occurrence was computed from a schedule that changed while the job ran, or a call has
-    # replaced the data meanwhile.
-    # REFUSED (a full document, a validator): the next write stores less. Otherwise the job would run again each time
-    # its lease expires.
-    return fate is Fate.JOB_CHANGED or (fate is Fate.REFUSED and settlement.refusals < MOST_REFUSALS)
-
-
-def refused_once_more(settlement: JobSettlement) -> None:
-    """Make the next write lighter. After the lightest one, store a failure in place of the verdict."""
-    settlement.refusals += 1
-    if settlement.refusals == MOST_REFUSALS:
-        settlement.verdict = Failed(SettlementRefusedError(settlement.verdict))
-
-
 def is_pending_again(settlement: JobSettlement) -> bool:
     """Whether the job runs again: a retry, a snooze, a release or the next occurrence."""
     return settlement.transition is not None and settlement.transition.set.get("status") is JobStatus.PENDING
 
 
-def has_made_owe(settlement: JobSettlement) -> bool:
-    """Whether the job owes a follow-up now: this end was written, and its worker has a `then`."""
+def needs_follow_up(settlement: JobSettlement) -> bool:
+    """Return whether this settlement left a follow-up to enqueue."""
     is_marked = isinstance(settlement.job.follow_up, FollowUpOwed) and settlement.fate is Fate.WRITTEN
     return is_marked and settlement.transition is not None and settlement.transition.set.get("status") in OWING
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from ..engine.contention import Contention
+from ..engine.nursery import Engine
 from ..host.engine_numbers import EngineNumbers, engine_numbers
-from .settlement import JobEngine
+from ..jobs.job import Job
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,7 +108,9 @@ class Tally:
         return found
 
 
-def statistics_of(engine: JobEngine, tally: Tally, contention: Contention, broken: int) -> Statistics:
+def statistics_of(
+    engine: Engine[Job, Any, Any, Any, Any], tally: Tally, contention: Contention, broken: int
+) -> Statistics:
     running = engine.slots.running_by_group()
     number_running = sum(running.values())
     return Statistics(

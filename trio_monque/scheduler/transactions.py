@@ -24,31 +24,28 @@ from ..store.settling import Fate
 from ..store.transactions import CommitOutcome, Ended
 from ..store.types import ClientSession
 from .running_job import RunCancelled
-from .settlement import MOST_ROUNDS, JobSettlement, decided
+from .settlement import JobSettlement, decided
+from .settling import MOST_ROUNDS, bring_up_to_date
 
 R = TypeVar("R")
 
 
 class SettlesRuns(Protocol):
-    """The part of the source of jobs that a transaction needs."""
+    """The part of `JobRuns` that a transaction needs."""
 
     def success(self, run: Run[Job], value: Any) -> JobSettlement:
         """Return the settlement of a run that has succeeded with this value. Its worker says whether that is stored."""
-        ...
-
-    async def bring_up_to_date(self, settlement: JobSettlement) -> None:
-        """Read the schedule of its job again."""
         ...
 
 
 class JobTransaction:
     """One transaction: how it ends its job, and what the answer means."""
 
-    def __init__(self, run: Run[Job], context: ClientContext, db_threads: DatabaseThreads, source: SettlesRuns) -> None:
+    def __init__(self, run: Run[Job], context: ClientContext, db_threads: DatabaseThreads, runs: SettlesRuns) -> None:
         self._run = run
         self._context = context
         self._db_threads = db_threads
-        self._source = source
+        self._runs = runs
         self._end: JobEnd[Any] = JobEnd(context.jobs, run.claim, self._decide)
         self._settlement: JobSettlement | None = None
         self._updated: Job | None = None
@@ -77,7 +74,7 @@ class JobTransaction:
 
     def _decide(self, value: Any) -> Transition:
         """In the thread of the transaction."""
-        settlement = self._settlement = self._source.success(self._run, value)
+        settlement = self._settlement = self._runs.success(self._run, value)
         settlement.job = self._updated or settlement.job
         settlement.receipt = self._end.receipt
         now: datetime = self._context.clock.now()
@@ -107,7 +104,7 @@ class JobTransaction:
             self._rounds += 1
             if self._rounds == MOST_ROUNDS:
                 raise MonqueError(f"the transaction of job {run.claim} was not committed: the job kept changing")
-            await self._source.bring_up_to_date(settlement)
+            await bring_up_to_date(settlement, self._context, self._db_threads)
             self._updated = settlement.job
             return None
         return settlement, settlement.fate is Fate.WRITTEN

@@ -33,9 +33,10 @@ from ..loop_time import LoopTime
 from ..options_and_defaults import SchedulerConfig, SchedulerOptions, scheduler_config
 from ..scheduler.context import SchedulerContext
 from ..scheduler.events_and_report import JobReporter
-from ..scheduler.job_source import JobSource
 from ..scheduler.paused_names import PausedNames
+from ..scheduler.run_reports import reported
 from ..scheduler.running_job import JobSurroundings, RunningJob
+from ..scheduler.runs import JobRuns
 from ..scheduler.scheduler import Scheduler
 from ..scheduler.settlement import JobSettlement, decided
 from ..scheduler.worker import Worker
@@ -215,8 +216,8 @@ def _error_of(
     return error
 
 
-class _Alone(JobSource):
-    """The engine's source for one run: it keeps what it would write."""
+class _Alone(JobRuns):
+    """One run without a database: it keeps what it would write."""
 
     running_job: RunningJob[Any] | None = None
 
@@ -251,6 +252,9 @@ class _Alone(JobSource):
     def conclude(self, claim: Job, end: RunEnd) -> JobSettlement:
         self._end = end
         return super().conclude(claim, end)
+
+    def snapshot(self, value: Any, name: str) -> Any:
+        return reported(value, name, self._jobs, self._config.max_payload_size)
 
     async def report(self, run: Run[Job], name: str, value: Any) -> None:
         await trio.lowlevel.checkpoint()

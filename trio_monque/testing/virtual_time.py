@@ -156,7 +156,7 @@ async def _skip_to(until: datetime, scheduler: Scheduler) -> None:
     """Under a real clock: move due dates to the present, one after the other, and run what is due at each."""
     clock = scheduler._context.clock
     while True:
-        due = await scheduler._parts.source.claims.earliest_pending()
+        due = await scheduler._parts.sources.claims.earliest_pending()
         moment = until if due is None else min(due, until)
         # Whole milliseconds, as dates are stored: a part of one less, and the job would not be due yet.
         skipped_time.seconds += max(0.0, math.ceil(clock.seconds_until(moment) * 1000) / 1000)
@@ -166,7 +166,7 @@ async def _skip_to(until: datetime, scheduler: Scheduler) -> None:
 
 
 async def _drain(scheduler: Scheduler) -> None:
-    source = scheduler._parts.source
+    claims = scheduler._parts.sources.claims
     while True:
         if scheduler._parts.engine.stop.draining.is_set():
             raise MonqueError("the scheduler is shutting down or has ended: it claims no more jobs")
@@ -176,11 +176,11 @@ async def _drain(scheduler: Scheduler) -> None:
         await _settle_down()
         if not _are_idle(scheduler):
             continue
-        due = await source.claims.earliest_pending()
+        due = await claims.earliest_pending()
         if due is None or due > scheduler._context.now():
             return
         await _settle_down()
-        if _are_idle(scheduler) and await source.claims.earliest_pending() == due:
+        if _are_idle(scheduler) and await claims.earliest_pending() == due:
             raise AssertionError(f"a job that is due since {due} is not claimed; see the log for what keeps it")
 
 

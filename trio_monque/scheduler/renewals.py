@@ -1,0 +1,41 @@
+"""JobRenewals: renews the claims of this instance, and learns which were lost or are to be cancelled."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from ..engine.demand import ClaimState
+from ..engine.lease import Beats
+from ..jobs.fences import claim_id
+from ..jobs.job import Job
+from ..store import leases
+from ..store.database_threads import Channel
+from .context import SchedulerContext
+
+
+class JobRenewals:
+    """The `RenewalSource` of jobs. Used on the thread of the trio run; the command runs in a database thread."""
+
+    def __init__(self, shared: SchedulerContext, beats: Beats) -> None:
+        self._leased = shared.leased
+        self._clock = shared.client.clock
+        self._db_threads = shared.db_threads
+        self._beats = beats
+
+    async def renew(self, claims: Sequence[Job]) -> Sequence[ClaimState]:
+        found = await self._db_threads.call(
+            partial(leases.renew, self._leased, claims, self._beats.next(self._clock.now())),
+            channel=Channel.RENEWALS,
+            abandon_on_cancel=True,
+        )
+        return [
+            ClaimState.LOST
+            if claim_id(claim) in found.lost
+            else ClaimState.NOT_RENEWED
+            if claim_id(claim) in found.refused
+            else ClaimState.CANCEL_REQUESTED
+            if claim_id(claim) in found.cancel_requested
+            else ClaimState.HELD
+            for claim in claims
+        ]

@@ -1,0 +1,196 @@
+"""JobRuns: has the handler of a claimed job called, and decides what the end of its run means (the verdict)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Awaitable
+from functools import partial
+from typing import Any, Final, cast
+from weakref import WeakKeyDictionary
+
+from ..backoff import Backoff, asked_backoff
+from ..engine.demand import ClaimTraits
+from ..engine.run import Run
+from ..engine.run_end import RunEnd
+from ..error_types import UnreadablePayloadError
+from ..foreign_errors import is_a, leaves_of, safe_error
+from ..host.run_ends import MissedLeases, failure_of, has_succeeded
+from ..jobs.error_history import ErrorText
+from ..jobs.job import Job
+from ..jobs.rescue_policy import is_suspect
+from ..jobs.retry_policy import ErrorTypes, RetryPolicy, judged
+from ..jobs.stored_value_limits import snapshot
+from ..jobs.verdicts import CutShort, Failed, Succeeded, Verdict
+from ..options_and_defaults import SchedulerConfig
+from ..payloads.problems import ValueProblem
+from ..safe_text import message_of
+from ..threads import HoldingLimiter
+from .context import SchedulerContext
+from .job_run import call_handler
+from .running_job import RunCancelled
+from .settlement import JobSettlement
+from .worker import MakeRunningJob, Worker
+from .worker_settings import WorkerSettings
+
+# A run may hold its job for this share of `lock_timeout`. The rest allows for clocks that differ: a Node process takes
+# a job away after `lock_timeout` by its own clock.
+SHARE_OF_LOCK_TIMEOUT: Final = 0.9
+
+ALWAYS_THERE: Final = "only jobs with a worker are claimed, and workers are never removed"
+
+MOST_CAUSES: Final = 10
+"""How deep a missing module is searched in the causes of an unreadable payload."""
+
+_SUCCEEDED: Final = Succeeded()
+
+
+class JobRuns:
+    """The `RunSource` of jobs. Used on the thread of the trio run, but for `success`."""
+
+    def __init__(self, shared: SchedulerContext, running_job: MakeRunningJob) -> None:
+        self._jobs = shared.client.jobs
+        self._clock = shared.client.clock
+        self._db_threads = shared.db_threads
+        self._workers = shared.workers
+        self._config = config = shared.config
+        self._running_job = running_job
+        self._threads = HoldingLimiter(math.inf)  # The slots limit the number of threads.
+        self._policies = _Policies(config)
+        lock_timeout = config.lock_timeout
+        self._longest_hold = math.inf if lock_timeout is None else SHARE_OF_LOCK_TIMEOUT * lock_timeout
+        self._longest_run = self._longest_hold - config.cleanup_timeout
+        self._missed_leases = MissedLeases()
+
+    def traits_of(self, claim: Job) -> ClaimTraits:
+        worker = self._workers.get(claim.name)
+        assert worker is not None, ALWAYS_THERE
+        return ClaimTraits(
+            claim.id,
+            claim.name,
+            is_suspect(claim),
+            self._time_limit(claim, worker),
+            self._longest_hold,
+            math.inf if claim.limits.start_by is None else self._clock.on_run_clock(claim.limits.start_by),
+        )
+
+    def _time_limit(self, claim: Job, worker: Worker[Any]) -> float:
+        own = worker.settings.timeout if claim.limits.timeout is None else claim.limits.timeout
+        return self._longest_run if own is None else min(own, self._longest_run)
+
+    def execute(self, run: Run[Job]) -> Awaitable[object]:
+        worker = self._workers.get(run.claim.name)
+        assert worker is not None, ALWAYS_THERE
+        return call_handler(worker, self._running_job(run, worker), run, self._threads, self._db_threads)
+
+    def conclude(self, claim: Job, end: RunEnd) -> JobSettlement:
+        worker = self._workers.get(claim.name)
+        assert worker is not None, ALWAYS_THERE
+        settings, policy = worker.settings, self._policies.policy_of(worker)
+        if not end.has_begun and (lack := _lack_of_module(end.error)) is not None:
+            # Its payload needs what is not installed here. Another instance may have it.
+            self._jobs.leave_to_others(claim, lack)
+            return JobSettlement(claim, CutShort(has_begun=False), policy, end.duration)
+        most = self._config.max_rescues if claim.limits.max_rescues is None else claim.limits.max_rescues
+        end = self._missed_leases.counted(claim.id, end, most)
+        try:
+            verdict = _verdict_of(end, self._time_limit(claim, worker), policy, store_result=settings.store_result)
+            if isinstance(verdict, Succeeded) and settings.store_result:
+                # Encode the result before it joins a batch. A result that cannot be stored fails its own job only, and
+                # the handler's object may change until the batch is sent without changing what is stored.
+                verdict = self._encoded(worker, verdict.result)
+        except BaseException as error:  # noqa: BLE001  # A fault in code or values of the user fails its own job only.
+            verdict = Failed(safe_error(error))
+        return JobSettlement(claim, verdict, policy, end.duration)
+
+    def _encoded(self, worker: Worker[Any], value: Any) -> Succeeded:
+        result = worker.stored_result(value)
+        if result is None:
+            return Succeeded()
+        return Succeeded(snapshot(result, self._config.max_payload_size, self._jobs.codec.callers, "result"))
+
+    def success(self, run: Run[Job], value: Any) -> JobSettlement:
+        """Return the settlement of a run that has succeeded with this value. In any thread.
+
+        Raises:
+            InvalidPayloadError, PayloadTooLargeError: The worker stores results, and this one cannot be stored.
+        """
+        worker = self._workers.get(run.claim.name)
+        assert worker is not None, ALWAYS_THERE
+        verdict = self._encoded(worker, value) if worker.settings.store_result else Succeeded()
+        return JobSettlement(run.claim, verdict, self._policies.policy_of(worker), run.duration)
+
+
+def _without_unwinding(error: BaseException) -> BaseException | None:
+    """What a cancelled run raised, without the RunCancelled by which `check_cancelled` ended its thread."""
+    leaves = leaves_of(error)
+    others = [leaf for leaf in leaves if not is_a(leaf, RunCancelled)]
+    if len(others) == len(leaves):
+        return error
+    return BaseExceptionGroup("beside the cancellation", others) if others else None
+
+
+def _lack_of_module(error: BaseException | None) -> str | None:
+    """Why a payload could not be read by this process, if a module was missing; None for another reason."""
+    if not is_a(error, UnreadablePayloadError):
+        return None
+    cause: BaseException | None = error
+    for _ in range(MOST_CAUSES):
+        cause = None if cause is None else cause.__cause__
+        if is_a(cause, ImportError):
+            return f"this process cannot import what its payload needs: {message_of(cast('ImportError', cause), 300)}"
+    return None
+
+
+def _verdict_of(end: RunEnd, time_limit: float, policy: RetryPolicy, *, store_result: bool) -> Verdict:
+    """Decide what the end of a run means for its job."""
+    if has_succeeded(end):
+        return Succeeded(end.value) if store_result else _SUCCEEDED
+    full_tracebacks = policy.error_text.full_tracebacks
+    error = failure_of(end, time_limit, _without_unwinding, full_tracebacks=full_tracebacks)
+    if type(error) is UnreadablePayloadError and not full_tracebacks:
+        _forget_frames(error)
+    # If a client requested the cancellation, the settlement finds the request, and writes it instead of the release.
+    return CutShort(end.has_begun) if error is None else judged(error, policy)
+
+
+def _forget_frames(error: UnreadablePayloadError) -> None:
+    """Remove the frames of this library: the message has the path of the value. A cause keeps those of the user."""
+    error.__traceback__ = None
+    cause = error.__cause__
+    if isinstance(cause, ValueProblem):
+        cause.__traceback__ = None
+        behind = cause.__cause__ if cause.__suppress_context__ else cause.__context__
+        if behind is None and not hasattr(cause, "__notes__"):
+            error.__cause__ = None  # Its text is the end of the message: a traceback would print it twice.
+
+
+class _Policies:
+    """The retry policy of each worker: its own options, and the scheduler's options for what it leaves out."""
+
+    def __init__(self, config: SchedulerConfig) -> None:
+        self._max_attempts = config.max_attempts
+        self._backoff = Backoff(
+            base=config.base_retry_interval, cap=config.max_backoff_delay, jitter=config.retry_jitter
+        )
+        self._error_text = ErrorText(config.store_tracebacks, config.redact_errors, config.full_tracebacks)
+        # Keyed by the worker and not by its name: `register(replace=True)` may give the name another worker
+        # while runs of the first one go on.
+        self._policies: WeakKeyDictionary[Worker[Any], RetryPolicy] = WeakKeyDictionary()
+
+    def policy_of(self, worker: Worker[Any]) -> RetryPolicy:
+        """The policy of this worker. Cached, as the end of every run needs it."""
+        policy = self._policies.get(worker)
+        if policy is None:
+            policy = self._policies[worker] = self._new_policy(worker.settings)
+        return policy
+
+    def _new_policy(self, worker: WorkerSettings) -> RetryPolicy:
+        backoff = worker.backoff
+        return RetryPolicy(
+            max_attempts=self._max_attempts if worker.max_attempts is None else worker.max_attempts,
+            backoff=self._backoff,
+            own_backoff=partial(asked_backoff, backoff, self._backoff) if callable(backoff) else backoff,
+            retry_on=cast("ErrorTypes | None", worker.retry_on),
+            discard_on=cast("ErrorTypes", worker.discard_on),
+            error_text=self._error_text,
+        )

@@ -1,0 +1,84 @@
+"""JobSources: the parts of the engine's port for jobs, and what works beside them. Nothing runs yet."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from ..client.local_wakeups import Announcer, local_schedulers
+from ..client.rescuer import Rescued
+from ..engine.lease import Beats
+from ..engine.nursery import Engine
+from ..engine.source import Control, Sources
+from ..host.transactions import Transactions
+from ..jobs.job import Job
+from .claiming import JobClaims
+from .context import SchedulerContext
+from .follow_ups import FollowUps
+from .renewals import JobRenewals
+from .rescues import JobRescues
+from .run_reports import RunReports
+from .runs import JobRuns
+from .settlement import JobSettlement
+from .settling import Batch, JobSettling
+from .unstarted_jobs import UnstartedJobs
+from .worker import MakeRunningJob
+
+JobEngine = Engine[Job, JobSettlement, Batch, Job, Rescued]
+"""The engine with the types of jobs."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobSources(Sources[Job, JobSettlement, Batch, Job, Rescued]):
+    """What the engine calls, and what else works on jobs.
+
+    Attributes:
+        reports: Writes checkpoints, progress and transactions of running jobs.
+        follow_ups: Enqueues the follow-ups of ended jobs. A service of the engine.
+        unstarted: Ends jobs that were not started in time. A chore of the engine.
+    """
+
+    claims: JobClaims
+    reports: RunReports
+    follow_ups: FollowUps
+    unstarted: UnstartedJobs
+
+
+def job_sources(
+    shared: SchedulerContext, running_job: MakeRunningJob, control: Control[Job, JobSettlement]
+) -> JobSources:
+    """Make the parts for this engine."""
+    context, db_threads = shared.client, shared.db_threads
+    namespace = context.jobs.collection.full_name
+    announcer = Announcer(namespace)
+
+    def announce(jobs: Sequence[Job] | None) -> None:
+        """Announce these jobs to the schedulers of this run; None for unknown jobs. May be called from any thread."""
+        control.post(announcer.announce_unknown if jobs is None else partial(announcer.announce, jobs))
+
+    def has_claimed() -> None:
+        """Ask the other schedulers of this trio run to look for dead claims until this one holds none."""
+        for scheduler in local_schedulers(namespace):
+            scheduler.watch(control.is_idle)
+
+    beats = Beats()
+    follow_ups = FollowUps(context, db_threads, shared.workers, announce)
+    unstarted = UnstartedJobs(shared, control)
+    claims = JobClaims(shared, beats, announce, has_claimed, unstarted)
+    runs = JobRuns(shared, running_job)
+    settling = JobSettling(shared, announce, follow_ups.jobs_ended)
+    transactions: Transactions[Job, JobSettlement] = Transactions(db_threads, context, control, beats)
+    # If a new measurement of the server's clock differs from the last, all timers are wrong: look at once.
+    context.when_clock_moves(partial(announce, None))
+    return JobSources(
+        claims=claims,
+        runs=runs,
+        settlements=settling,
+        renewals=JobRenewals(shared, beats),
+        rescues=JobRescues(shared, announce, follow_ups.jobs_ended, control),
+        orphans=claims.claiming,
+        reports=RunReports(shared, runs, transactions, settling.announce_written),
+        follow_ups=follow_ups,
+        unstarted=unstarted,
+    )
