@@ -527,6 +527,26 @@ def test_abort_takes_two_seconds_at_most(recorded: tuple[JobCollection, Recorder
     assert 0 < abort["maxTimeMS"] <= 2000
 
 
+@pytest.mark.parametrize("seconds", [30.0, 0.0])
+def test_thread_waits_two_seconds_at_most_for_its_own_abort(
+    recorded: tuple[JobCollection, Recorder], accounts: Collection, seconds: float
+) -> None:
+    """Also if the time of its transaction is over, and with it all that the driver would send in that time."""
+    store, recorder = recorded
+    (job,) = claim(store, 1)
+    accounts_there, terms = store.collection.database.accounts, Terms()
+
+    def fail(session: ClientSession) -> None:
+        deposit(accounts_there, session)
+        terms.seconds = seconds
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        run(store, job, fail, terms)
+    (abort,) = sent(recorder, "abortTransaction")
+    assert 0 < abort["maxTimeMS"] <= 2000
+
+
 def test_fate_of_a_claim_is_read_by_a_majority(recorded: tuple[JobCollection, Recorder]) -> None:
     store, recorder = recorded
     (job,) = claim(store, 1)
