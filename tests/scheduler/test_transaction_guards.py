@@ -26,7 +26,7 @@ from trio_monque.errors import (
     ShortageError,
     TransactionTimeoutError,
 )
-from trio_monque.host import transactions
+from trio_monque.host import transaction_thread
 from trio_monque.store.database_threads import Channel, DatabaseThreads
 from trio_monque.store.transactions import end_on_server
 from trio_monque.store.types import ClientSession, Collection
@@ -148,6 +148,32 @@ async def test_shielded_handler_whose_run_was_cancelled_before_learns_why_it_has
     (error,) = told
     assert isinstance(error, ClaimLostError) is (reason == "lost")
     assert ("was lost" if reason == "lost" else "is cancelled (timeout)") in str(error)
+    assert balance(accounts) == 0
+
+
+async def test_shielded_handler_whose_run_is_cancelled_meanwhile_learns_that_nothing_was_committed(
+    open_test_scheduler: SchedulerOpener, accounts: Collection, autojump_clock: MockClock
+) -> None:
+    workers, errors = Workers(), list[MonqueError]()
+
+    @workers.register("pay", timeout=5, max_attempts=1)
+    async def pay(job: RunningJob[Any]) -> None:
+        def slow(session: ClientSession) -> None:
+            deposit(accounts, session)
+            call_on_run(trio.sleep, 20)
+
+        with trio.CancelScope(shield=True):
+            try:
+                await job.transaction(slow)
+            except MonqueError as error:
+                errors.append(error)
+
+    async with open_test_scheduler(workers) as scheduler:
+        await scheduler.enqueue("pay")
+        await advance(60)
+    (error,) = errors
+    assert type(error) is MonqueError
+    assert "was cancelled: its transaction was not committed" in str(error)
     assert balance(accounts) == 0
 
 
@@ -278,7 +304,7 @@ async def test_transaction_that_is_given_up_between_two_attempts_calls_its_funct
     def long_pause(*_: Any) -> None:
         call_on_run(trio.sleep, 20)
 
-    monkeypatch.setattr("trio_monque.host.transactions._Attempt.pause", long_pause)
+    monkeypatch.setattr("trio_monque.host.transaction_thread.TransactionThread.pause", long_pause)
 
     @workers.register("pay", timeout=5, max_attempts=1)
     async def pay(job: RunningJob[Any]) -> None:
@@ -436,7 +462,7 @@ async def test_session_is_given_back_only_after_an_abort_that_is_under_way(
             order.append("given back")
             given_back.set()
 
-    monkeypatch.setattr(transactions, "end_on_server", slow_abort)
+    monkeypatch.setattr(transaction_thread, "end_on_server", slow_abort)
     monkeypatch.setattr(ClientSession, "__exit__", noted)
 
     @workers.register("pay", timeout=5, max_attempts=1)

@@ -23,7 +23,7 @@ from ..engine.nursery import Engine
 from ..engine.run import Run
 from ..engine.run_end import RunEnd
 from ..engine.source import Control
-from ..error_types import InvalidUpdateError, MonqueConnectionError
+from ..error_types import MonqueConnectionError
 from ..foreign_errors import safe_error
 from ..host.missed_leases import MissedLeases
 from ..host.one_group import OneGroupSource
@@ -31,16 +31,12 @@ from ..host.transactions import Transactions
 from ..jobs.verdicts import Discarded, Failed
 from ..log import logger_of
 from ..observations import Sighting
-from ..safe_text import shown
 from ..store import documents
 from ..store.database_threads import Channel
 from ..store.documents.rescuing import SeenLock
 from ..store.documents.settling import Fate, Settled
 from ..store.documents.settling_statements import EncodedUpdate, Ending
-from ..store.documents.transactions import DocumentEnd
-from ..store.transactions import CommitOutcome, Ended
 from ..store.types import ClientSession
-from ..threads import call_on_run
 from .claim import Claim, Update
 from .claim_work import ClaimWork
 from .claiming import DocumentClaims
@@ -50,6 +46,7 @@ from .locked_document import Cycle, HeldDocument
 from .reclaim_guard import ReclaimGuard
 from .rescues import Rescues
 from .settlement import DocumentSettlement, Finished, encoded_update, ending_of, outcome_of, shorten_refused_error
+from .transactions import DocumentTransaction
 
 R = TypeVar("R")
 
@@ -143,40 +140,12 @@ class DocumentSource(OneGroupSource[HeldDocument, DocumentSettlement]):
 
     async def transaction(
         self, run: Run[HeldDocument], function: Callable[[ClientSession], R], update: EncodedUpdate | None
-    ) -> Ended[R]:
+    ) -> R:
         """Commit the writes of the function and the end of the claim together; see `Claim.transaction`."""
-        held, clock = run.claim, trio.lowlevel.current_clock()
-        end = DocumentEnd(
-            self._locked,
-            held.id,
-            update,
-            fence=lambda: held.cycle.fence,
-            renewing=partial(self._renewing, held.cycle),
-            is_sure=lambda: held.cycle.is_sure(held.key, clock.current_time()),
-        )
-        settlement = DocumentSettlement(held, Finished(update), is_early=True)
-        with held.cycle.leaving_one_out():
-            ended = await self._transactions.commit(run, function, end, partial(self._concluded, settlement))
-        if ended.outcome is CommitOutcome.COMMITTED:
-            self.reclaim_guard.finished([held])
-        return ended
-
-    def _renewing(self, cycle: Cycle, beat: datetime) -> datetime:
-        """In the thread of a transaction: its claim has no other renewal meanwhile, but its neighbours may."""
-        until = renewed_until(beat, self._config.heartbeat_interval)
-        call_on_run(cycle.renewing, until)
-        return until
-
-    async def _concluded(
-        self, settlement: DocumentSettlement, ended: Ended[Any]
-    ) -> tuple[DocumentSettlement, bool] | None:
-        if ended.outcome is CommitOutcome.REFUSED:
-            raise InvalidUpdateError(
-                f"the server refused the update of document {shown(settlement.held.id)}: nothing was committed"
-            )
-        is_written = ended.outcome is CommitOutcome.COMMITTED
-        settlement.settled = Settled(Fate.WRITTEN if is_written else Fate.GONE)
-        return settlement, is_written
+        transaction = DocumentTransaction(run, update, self._locked, self._config.heartbeat_interval)
+        value = await transaction.commit(self._transactions, function)
+        self.reclaim_guard.finished([run.claim])
+        return value
 
     def encoded(self, update: Update | None, held: HeldDocument) -> EncodedUpdate | None:
         """Check the update that `finish` was given, and encode it."""

@@ -237,11 +237,15 @@ class JobSource:
                         extra=log_extra(settlement.job),
                     )
                     settlement.fate = Fate.LOST
-        again = [one for one in batch.settlements if one.fate is Fate.WRITTEN and is_pending_again(one)]
-        if again:
-            self._announce([settled(one) for one in again])
-        self.follow_ups.jobs_ended([one.job for one in batch.settlements if has_made_owe(one)])
+        self._written([one for one in batch.settlements if one.fate is Fate.WRITTEN])
         return [settlement.fate in (Fate.WRITTEN, Fate.CANCELLED) for settlement in batch.settlements]
+
+    def _written(self, settlements: Sequence[JobSettlement]) -> None:
+        """Announce the jobs that run again, and have the follow-ups enqueued that others owe now."""
+        again = [settled(one) for one in settlements if is_pending_again(one)]
+        if again:
+            self._announce(again)
+        self.follow_ups.jobs_ended([one.job for one in settlements if has_made_owe(one)])
 
     async def _decide_again(self, batch: Batch) -> None:
         """Decide the undecided settlements, and make the statements that write them. A call after an outage goes on."""
@@ -354,10 +358,7 @@ class JobSource:
         """Commit the writes of the function and the end of the job together; see `RunningJob.transaction`."""
         transaction = JobTransaction(run, self._context, self._db_threads, self)
         value, settlement = await transaction.commit(self._transactions, function)
-        if is_pending_again(settlement):
-            self._announce([settled(settlement)])
-        if has_made_owe(settlement):
-            self.follow_ups.jobs_ended([settlement.job])
+        self._written([settlement])
         return value
 
     # --- Errors ---
