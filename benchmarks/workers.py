@@ -26,7 +26,7 @@ async def main(uri: str) -> None:
         async for asked in requests():
             handler = Handler(asked.get("seconds", 0.0))
             async with streaming_scheduler(client[asked["database"]]) as scheduler:
-                contention = scheduler._source.claims.contention
+                contention = scheduler._parts.source.claims.contention
                 if asked.get("head_only"):
                     leave_unanswered(contention)
                 answer("ready")

@@ -45,30 +45,30 @@ SHARED = {
         "clock",
         "document_lock",
     ),
-    *("loop_time", "autojump", "threads", "grace", "call_context", "trio_thread", "process_signals", "async_with"),
+    *("loop_time", "autojump", "threads", "grace", "call_context", "loops", "process_signals", "async_with"),
 }
 BOXES = (
     Box("cli/, testing/", "the command; tools for tests", {"cli", "testing", "entry_point", "__main__"}, 250, 0, 300),
     Box("metrics/, otel.py", "numbers and traces", {"metrics", "otel"}, 520, 1),
     Box("scheduler/", "runs jobs", {"scheduler"}, 390, 2),
     Box("claims/", "runs work on any document", {"claims"}, 650, 2),
-    Box("host/", "starts, drains and reports", {"host"}, 520, 3),
+    Box("bridge/", "handlers on trio or asyncio", {"bridge"}, 520, 3),
     Box("embedded/", "a private MongoDB server", {"embedded"}, 105, 3, 180),
-    Box("bridge/", "trio for asyncio programs", {"bridge"}, 105, 4, 180),
-    Box("client/", "enqueues and manages jobs", {"client"}, 390, 4),
-    Box("engine/", "claims, runs, settles; no MongoDB", {"engine"}, 650, 4, 250),
-    Box("store/", "sends every MongoDB command", {"store"}, 390, 5),
-    Box("jobs/, payloads/, events.py", "what a job is; no I/O", {"jobs", "payloads", "events", "errors"}, 390, 6, 250),
+    Box("host/", "starts, drains and reports", {"host"}, 520, 4),
+    Box("client/", "enqueues and manages jobs", {"client"}, 390, 5),
+    Box("engine/", "claims, runs, settles; no MongoDB", {"engine"}, 650, 5, 250),
+    Box("store/", "sends every MongoDB command", {"store"}, 390, 6),
+    Box("jobs/, payloads/, events.py", "what a job is; no I/O", {"jobs", "payloads", "events", "errors"}, 390, 7, 250),
     Box(
         "error_types.py, clock.py and other single modules",
         "used by every layer",
         SHARED,
         395,
-        7,
+        8,
         760,
     ),
 )
-WIDTH, HEIGHT, STEP, TOP = 800, 716, 90, 14
+WIDTH, HEIGHT, STEP, TOP = 800, 806, 90, 14
 BOX_HEIGHT = 54
 
 

@@ -35,7 +35,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "threads": {"log", "error_types", "clock", "autojump", "safe_text"},
     "grace": set(),
     "call_context": {"error_types"},
-    "trio_thread": set(),
+    "loops": {"threads"},
     "process_signals": set(),
     "async_with": {"error_types"},
     # What a job is, and how MongoDB remembers it.
@@ -79,7 +79,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "events",
         "jobs",
         "store",
-        "trio_thread",
+        "loops",
     },
     # How claimed things are run. Knows no job and no MongoDB.
     "engine": {
@@ -94,26 +94,37 @@ MAY_IMPORT: dict[str, set[str]] = {
         "autojump",
         "grace",
         "safe_text",
-        "trio_thread",
+        "loops",
     },
-    # A trio run in a thread of its own and an asyncio loop, as each calls the other. Knows no job and no MongoDB.
-    "bridge": {"safe_text", "log", "error_types", "foreign_errors", "grace"},
     # One life for each kind that is claimed and run: jobs, documents, or a third kind. Knows none of them.
     "host": {
         "unfinished_work",
-        "call_context",
         "log",
         "error_types",
         "options_and_defaults",
         "clock",
         "threads",
         "grace",
-        "trio_thread",
         "events",
         "store",
         "client",
         "engine",
-        "bridge",
+    },
+    # Where handlers run: a trio run in a thread of its own and an asyncio loop, as each calls the other.
+    "bridge": {
+        "safe_text",
+        "log",
+        "error_types",
+        "foreign_errors",
+        "call_context",
+        "unfinished_work",
+        "grace",
+        "loops",
+        "events",
+        "store",
+        "client",
+        "engine",
+        "host",
     },
     # Where the two columns meet.
     "scheduler": {
@@ -140,6 +151,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "client",
         "engine",
         "host",
+        "bridge",
     },
     "claims": {
         "foreign_errors",
@@ -161,6 +173,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "client",
         "engine",
         "host",
+        "bridge",
         "threads",
     },
     # What stands on top.
@@ -179,6 +192,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "client",
         "engine",
         "host",
+        "bridge",
         "scheduler",
         "embedded",
     },
@@ -229,7 +243,7 @@ MAY_IMPORT_LIBRARY: dict[str, set[str]] = {
         "interruptions",
         "clock",
         "call_context",
-        "trio_thread",
+        "loops",
         "autojump",
         "loop_time",
         "threads",

@@ -168,7 +168,7 @@ async def test_wrong_use_says_what_to_write(
         (lambda: Retention(completed=timedelta(days=1)), InvalidOptionError, "total_seconds"),  # type: ignore[arg-type]
         (lambda: Retry(5), InvalidOptionError, r"write Retry\(after=\.\.\.\) for seconds"),  # type: ignore[arg-type]
         (lambda: Workers().cron("daily", "0 9 * * *"), InvalidCronError, "the expression is the first argument"),
-        (lambda: Scheduler(MongoClient("h", connect=False)["x"], None), AsyncWithError, "async with open_scheduler"),
+        (lambda: Scheduler(MongoClient("h", connect=False)["x"], None), AsyncWithError, "async with open_scheduler"),  # type: ignore[arg-type]
         (lambda: embedded_mongod().uri, AsyncWithError, r"write `with embedded_mongod\(\) as server:`"),
     ],
     ids=["Retention", "Retry", "cron", "Scheduler", "embedded_mongod"],

@@ -150,6 +150,11 @@ def in_time_of(virtual: VirtualTime | None) -> Iterator[None]:
         _virtual_time_of_thread.reset(token)
 
 
+def work_in_time_of(virtual: VirtualTime | None) -> None:
+    """From now on in this context, that of a call in a thread, `now` is the time of the run it works for."""
+    _virtual_time_of_thread.set(virtual)
+
+
 def wall_clock() -> datetime:
     """Return the time of day on this machine, which may be wrong and may jump. `now` does not use it."""
     return datetime.now(UTC)

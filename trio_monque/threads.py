@@ -22,7 +22,7 @@ import outcome
 import trio
 
 from .autojump import clock_hold
-from .clock import VirtualTime, in_time_of, virtual_time
+from .clock import VirtualTime, virtual_time, work_in_time_of
 from .error_types import MonqueError, ShortageError, is_shortage
 from .log import logger_of
 from .safe_text import text_of
@@ -37,6 +37,7 @@ class HoldingLimiter:
 
     def __init__(self, total_tokens: float) -> None:
         self._limiter = trio.CapacityLimiter(total_tokens)
+        # Also under a real clock: `quiesce` of the testing kit waits until no thread works.
         self._hold = clock_hold()
 
     async def acquire_on_behalf_of(self, borrower: object) -> None:
@@ -68,23 +69,50 @@ async def call_in_thread(function: Callable[[], T], *, limiter: Limiter, abandon
     Raises:
         ShortageError: No thread could be started; `function` was not called.
     """
-    call = partial(_working_for, virtual_time(), function)
-    if do_threads_take_turns():
-        return await _in_turn(call)
-    with starting_thread(call) as started:
+    virtual = virtual_time()
+    work = _Work(function, virtual)
+    if virtual is not None and do_threads_take_turns():
+        return await _in_turn(work)
+    try:
         return await trio.to_thread.run_sync(
-            started, limiter=cast("trio.CapacityLimiter", limiter), abandon_on_cancel=abandon_on_cancel
+            work, limiter=cast("trio.CapacityLimiter", limiter), abandon_on_cancel=abandon_on_cancel
         )
+    except (MemoryError, RuntimeError) as error:
+        if work.has_begun or not is_shortage(error):
+            raise
+        raise _shortage(error) from error
+
+
+class _Work(Generic[T]):
+    """What a thread calls that works for a run: the function, in the time of the run.
+
+    Attributes:
+        has_begun: If so, an error is that of the function: a handler may run out of memory too, and that is not our
+            shortage of threads.
+    """
+
+    __slots__ = ("_function", "_virtual", "has_begun")
+
+    def __init__(self, function: Callable[[], T], virtual: VirtualTime | None) -> None:
+        self._function = function
+        self._virtual = virtual
+        self.has_begun = False
+
+    def __call__(self) -> T:
+        self.has_begun = True
+        # In a copy of the caller's context, which ends with the call.
+        _holds.set(True)
+        work_in_time_of(self._virtual)
+        return self._function()
 
 
 @contextmanager
 def starting_thread(call: Callable[[], T]) -> Iterator[Callable[[], T]]:
-    """Put it around the start of a thread, and let the thread call the function that this yields instead of `call`.
+    """Put it around the start of a thread that works for no run, and let it call the function that this yields.
 
     If the process is short of threads or memory, so that the thread cannot start, it raises ShortageError.
     """
-    # If `call` has begun, the error is its own: a handler may run out of memory too, and that is not our shortage.
-    has_begun = False
+    has_begun = False  # See `_Work.has_begun`.
 
     def begun() -> T:
         nonlocal has_begun
@@ -96,13 +124,11 @@ def starting_thread(call: Callable[[], T]) -> Iterator[Callable[[], T]]:
     except (MemoryError, RuntimeError) as error:
         if has_begun or not is_shortage(error):
             raise
-        raise ShortageError(f"could not start a thread: {text_of(error)}") from error
+        raise _shortage(error) from error
 
 
-def _working_for(virtual: VirtualTime | None, function: Callable[[], T]) -> T:
-    _holds.set(True)  # In the thread's own context, which ends with it.
-    with in_time_of(virtual):
-        return function()
+def _shortage(error: BaseException) -> ShortageError:
+    return ShortageError(f"could not start a thread: {text_of(error)}")
 
 
 # Whether this thread was started by this file, and so holds the clock.
@@ -119,7 +145,7 @@ def work_unawaited(function: Callable[[], object]) -> None:
 
     hold.acquire()
     try:
-        trio.lowlevel.start_thread_soon(partial(copy_context().run, _working_for, virtual_time(), function), has_ended)
+        trio.lowlevel.start_thread_soon(partial(copy_context().run, _Work(function, virtual_time())), has_ended)
     except (MemoryError, RuntimeError) as error:
         hold.release()
         if not is_shortage(error):
@@ -127,7 +153,7 @@ def work_unawaited(function: Callable[[], object]) -> None:
         logger.warning("could not start a thread for a clean-up: %s. A lease ends what it would have released", error)
 
 
-def call_on_run(function: Callable[..., Any], *arguments: Any) -> Any:
+def call_run(function: Callable[..., Any], *arguments: Any) -> Any:
     """Call a function on the trio thread, from a thread that works for its run; await it if it is async.
 
     While the thread waits, it does not hold virtual time: the function may sleep. A thread that the program started by
@@ -139,52 +165,16 @@ def call_on_run(function: Callable[..., Any], *arguments: Any) -> Any:
     return trio.from_thread.run(_called_back, function, arguments, _holds.get())
 
 
-def do_on_run(function: Callable[[], None]) -> None:
-    """Call it on the trio thread of the run that this task or thread works for.
+def call_run_sync(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Like `call_run`, for a plain function that does not wait: virtual time stays held.
 
-    Call it soon on each other run that serves other loops, too (see `serving_other_loops`).
+    Raises:
+        RuntimeError: This thread does not work for a run, or the run has ended.
     """
-    if trio.lowlevel.in_trio_task():
-        _do_and_pass_on(function)
-    elif (turn := _turn_of_thread.get(None)) is not None:
-        turn.call(partial(_awaited, function, ()))
-    else:
-        try:
-            trio.from_thread.run_sync(_do_and_pass_on, function)
-        except RuntimeError:  # This thread does not work for a run, or the run has ended.
-            _pass_on(function, None)
-
-
-def _do_and_pass_on(function: Callable[[], None]) -> None:
-    function()
-    # Two schedulers that an asyncio program has opened are two runs, and a handler may work for the run of the first
-    # one: in a thread, or with `runs_on="runtime"`.
-    if _runs_for_other_loops:
-        _pass_on(function, trio.lowlevel.current_trio_token())
-
-
-def _pass_on(function: Callable[[], None], done_on: trio.lowlevel.TrioToken | None) -> None:
-    for token in tuple(_runs_for_other_loops):
-        if token is not done_on:
-            with suppress(trio.RunFinishedError):
-                token.run_sync_soon(function)
-
-
-_runs_for_other_loops: Final[dict[trio.lowlevel.TrioToken, None]] = {}
-
-
-@contextmanager
-def serving_other_loops() -> Iterator[None]:
-    """While inside, `do_on_run` calls functions on this run that callers outside of it give.
-
-    Such a caller is on an asyncio loop, in a thread of the program, or works for another run.
-    """
-    token = trio.lowlevel.current_trio_token()
-    _runs_for_other_loops[token] = None
-    try:
-        yield
-    finally:
-        del _runs_for_other_loops[token]
+    turn = _turn_of_thread.get(None)
+    if turn is not None:
+        return turn.call(partial(_awaited, function, arguments))
+    return trio.from_thread.run_sync(function, *arguments)
 
 
 async def _awaited(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
@@ -212,7 +202,7 @@ _calling_back: trio.lowlevel.RunVar[int] = trio.lowlevel.RunVar("monque_threads_
 
 
 def calling_back() -> int:
-    """Return how many threads of this run wait in `call_on_run`."""
+    """Return how many threads of this run wait in `call_run`."""
     return _calling_back.get(0)
 
 

@@ -74,7 +74,7 @@ def both_loops_stand_still(engine: Engine[Any, Any, Any, Any, Any], is_late: Cal
     def stand_still() -> None:
         goes_on.wait(60)
 
-    engine.on_trio_thread(stand_still)
+    engine.post(stand_still)
     wait_until(is_late, "the end of the lease")
     return goes_on
 

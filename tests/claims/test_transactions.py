@@ -25,7 +25,7 @@ from trio_monque.errors import (
     TransactionTimeoutError,
 )
 from trio_monque.store.types import ClientSession, Collection, Database
-from trio_monque.threads import call_on_run
+from trio_monque.threads import call_run
 
 
 @pytest.fixture
@@ -199,7 +199,7 @@ async def test_neighbours_of_one_cycle_keep_their_locks_and_so_does_a_transactio
     async def handle(claim: Claim[Any]) -> None:
         def slow(session: ClientSession) -> None:
             note(effects, claim.id, session)
-            call_on_run(goes_on.wait)
+            call_run(goes_on.wait)
             raise ValueError("not yet")
 
         if claim.id == 2:
@@ -234,7 +234,7 @@ async def test_function_that_takes_too_long_is_a_failed_attempt_of_its_document(
             note(effects, claim.id, session)
             now += 1
             most = max(most, now)
-            call_on_run(trio.sleep, 300)  # Cannot be stopped, as code cannot.
+            call_run(trio.sleep, 300)  # Cannot be stopped, as code cannot.
             now -= 1
 
         try:

@@ -31,7 +31,7 @@ OF_HEALTH: Final = {
     "engine/progress.py": {"complaint"},
     "engine/health.py": {"unrenewed", "examine", "_reasons"},
     "engine/handler_tasks.py": {"complaints"},
-    "host/bridged_handler_loop.py": {"complaints"},
+    "bridge/bridged_handler_loop.py": {"complaints"},
     "host/log_lines.py": {"complaints"},
     "scheduler/events_and_report.py": {"complaints"},
 }

@@ -23,12 +23,14 @@ from trio.testing import MockClock
 
 from tests.support.internals import engine_of, host_of, look_for_dead_claims, source_of
 from tests.support.thoroughly import one_in
-from trio_monque import Discard, Health, NewJob, Retry, RunningJob, Scheduler, Snooze, Statistics, Workers
+from trio_monque import Discard, Health, NewJob, Retry, RunningJob, Snooze, Statistics, Workers
+from trio_monque.bridge.handler_loop import ON_TRIO
 from trio_monque.engine import pauses
 from trio_monque.errors import MonqueConnectionError
 from trio_monque.events import Event, JobFailed, ShutdownTimedOut, StaleJobsRecovered
 from trio_monque.options_and_defaults import scheduler_config
 from trio_monque.scheduler import LoopHealth
+from trio_monque.scheduler.scheduler import opened_scheduler
 from trio_monque.store.types import Collection, Database
 from trio_monque.testing import SchedulerOpener, advance, crash, drain, fail_next, now, quiesce, start_virtual_time
 
@@ -53,7 +55,7 @@ async def test_scheduler_is_healthy_while_it_runs_and_neither_before_nor_after(
     workers = Workers()
     workers.register("job", lambda job: None)
     config = scheduler_config({})
-    scheduler = Scheduler(db, workers, resources=None, listeners=None, config=config)
+    scheduler = opened_scheduler(db, workers, None, None, config, ON_TRIO).public
     assert not scheduler.is_healthy()
     assert scheduler.health().reasons == ("the scheduler has not started",)
     assert scheduler.health().last_database_contact is None
@@ -78,7 +80,7 @@ async def test_scheduler_that_could_not_start_is_not_healthy(unused_port: int) -
     uri = f"mongodb://127.0.0.1:{unused_port}"
     with MongoClient[Any](uri, serverSelectionTimeoutMS=50) as client:
         config = scheduler_config({"operation_timeout": 0.2, "start_timeout": 0})
-        scheduler = Scheduler(client["nowhere"], None, resources=None, listeners=None, config=config)
+        scheduler = opened_scheduler(client["nowhere"], None, None, None, config, ON_TRIO).public
         with pytest.raises(MonqueConnectionError):
             await host_of(scheduler).run(lambda: None)
     assert not scheduler.is_healthy()

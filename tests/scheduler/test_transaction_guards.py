@@ -31,7 +31,7 @@ from trio_monque.store.database_threads import Channel, DatabaseThreads
 from trio_monque.store.transactions import end_on_server
 from trio_monque.store.types import ClientSession, Collection
 from trio_monque.testing import Fault, SchedulerOpener, advance, drain, fail_next
-from trio_monque.threads import call_on_run
+from trio_monque.threads import call_run
 
 NOT_AUTHORIZED = 13
 LONG = 300.0
@@ -160,7 +160,7 @@ async def test_shielded_handler_whose_run_is_cancelled_meanwhile_learns_that_not
     async def pay(job: RunningJob[Any]) -> None:
         def slow(session: ClientSession) -> None:
             deposit(accounts, session)
-            call_on_run(trio.sleep, 20)
+            call_run(trio.sleep, 20)
 
         with trio.CancelScope(shield=True):
             try:
@@ -217,7 +217,7 @@ async def test_scope_of_the_handler_does_not_lift_the_limit(
             deposit(accounts, session)
             calls, inside = calls + 1, inside + 1
             most = max(most, inside)
-            call_on_run(trio.sleep, LONG)
+            call_run(trio.sleep, LONG)
             inside -= 1
 
         with trio.move_on_after(5):
@@ -243,7 +243,7 @@ async def test_function_that_asks_ends_its_handler_by_the_cancellation(
     async def pay(job: RunningJob[Any]) -> None:
         def ask(session: ClientSession) -> None:
             deposit(accounts, session)
-            call_on_run(trio.sleep, 20)
+            call_run(trio.sleep, 20)
             job.check_cancelled()
 
         await noting_errors(job, ask, told)
@@ -278,7 +278,7 @@ async def test_limit_holds_in_the_second_call_after_a_conflict(
                 return
             inside += 1
             most = max(most, inside)
-            call_on_run(trio.sleep, LONG)
+            call_run(trio.sleep, LONG)
             inside -= 1
 
         await job.transaction(meet)
@@ -302,7 +302,7 @@ async def test_transaction_that_is_given_up_between_two_attempts_calls_its_funct
     workers, calls = Workers(), list[int]()
 
     def long_pause(*_: Any) -> None:
-        call_on_run(trio.sleep, 20)
+        call_run(trio.sleep, 20)
 
     monkeypatch.setattr("trio_monque.host.transaction_thread.TransactionThread.pause", long_pause)
 
@@ -333,7 +333,7 @@ async def test_function_that_was_too_late_before_a_shutdown_has_failed(
     async def pay(job: RunningJob[Any]) -> None:
         def slow(session: ClientSession) -> None:
             deposit(accounts, session)
-            call_on_run(trio.sleep, LONG)
+            call_run(trio.sleep, LONG)
 
         await job.transaction(slow)
 
@@ -359,7 +359,7 @@ async def test_transaction_that_the_server_does_not_abort_at_its_limit_is_not_co
             deposit(accounts, session)
             inside += 1
             most = max(most, inside)
-            call_on_run(trio.sleep, LONG)
+            call_run(trio.sleep, LONG)
             inside -= 1
 
         await job.transaction(slow)
@@ -390,7 +390,7 @@ async def test_claim_that_may_be_locked_is_not_renewed_while_the_server_does_not
         def meet(session: ClientSession) -> None:
             calls.append(job.attempt)
             if len(calls) > 1:
-                call_on_run(trio.sleep, 65)
+                call_run(trio.sleep, 65)
             elif first_call == "met a conflict":
                 deposit(accounts, session)
                 monque.sync.enqueue("pay", 2, unique_key="k", on_conflict="replace")
@@ -424,7 +424,7 @@ async def test_abort_at_the_cancellation_does_not_depend_on_the_time_for_clean_u
     async def pay(job: RunningJob[Any]) -> None:
         def slow(session: ClientSession) -> None:
             deposit(accounts, session)
-            call_on_run(trio.sleep, LONG)
+            call_run(trio.sleep, LONG)
 
         await job.transaction(slow)
 
@@ -470,7 +470,7 @@ async def test_session_is_given_back_only_after_an_abort_that_is_under_way(
         def ends_with_its_run(session: ClientSession) -> None:
             mine.append(session)
             deposit(accounts, session)
-            call_on_run(trio.sleep, 5)
+            call_run(trio.sleep, 5)
             assert abort_began.wait(30)
 
         await job.transaction(ends_with_its_run)
@@ -493,7 +493,7 @@ def late_commits(monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], None]:
     def begin(applied: bool) -> None:
         def commit(session: ClientSession) -> None:
             (real if applied else abort)(session)
-            call_on_run(trio.sleep, LONG)
+            call_run(trio.sleep, LONG)
 
         monkeypatch.setattr(ClientSession, "commit_transaction", commit)
 

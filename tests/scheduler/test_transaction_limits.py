@@ -19,14 +19,14 @@ from trio_monque import Monque, RunningJob, Workers, open_scheduler
 from trio_monque.errors import MonqueConnectionError, MonqueError, TransactionTimeoutError
 from trio_monque.store.types import ClientSession, Collection, Database
 from trio_monque.testing import SchedulerOpener, advance, drain
-from trio_monque.threads import call_on_run
+from trio_monque.threads import call_run
 
 LONG = 300.0
 """Seconds: longer than a transaction may take, and than three leases."""
 
 
 class Inside:
-    """Counts how many functions of one job run at the same time. `call_on_run` cannot be stopped, as code cannot."""
+    """Counts how many functions of one job run at the same time. `call_run` cannot be stopped, as code cannot."""
 
     def __init__(self) -> None:
         self.now = 0
@@ -37,7 +37,7 @@ class Inside:
         self.calls += 1
         self.now += 1
         self.most = max(self.most, self.now)
-        call_on_run(trio.sleep, seconds)
+        call_run(trio.sleep, seconds)
         self.now -= 1
 
 
@@ -312,7 +312,7 @@ async def test_second_of_two_transactions_that_wait_for_a_turn_is_refused(
     @workers.register("pay", concurrency=5)
     async def pay(job: RunningJob[Any]) -> None:
         if job.data == "busy":
-            await job.transaction(lambda _session: call_on_run(trio.sleep, 20))
+            await job.transaction(lambda _session: call_run(trio.sleep, 20))
             return
         await trio.sleep(5)
         async with trio.open_nursery() as nursery:

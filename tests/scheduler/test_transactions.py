@@ -15,7 +15,7 @@ from trio_monque.errors import ClaimLostError, InvalidPayloadError, MonqueError
 from trio_monque.events import JobCompleted, JobFailed
 from trio_monque.store.types import ClientSession, Collection
 from trio_monque.testing import SchedulerOpener, advance, assert_enqueued, drain
-from trio_monque.threads import call_on_run
+from trio_monque.threads import call_run
 
 
 async def test_effects_and_success_are_committed_and_the_handler_goes_on(
@@ -199,7 +199,7 @@ async def test_run_that_is_cancelled_by_its_own_scheduler_is_not_completed(
     async def pay(job: RunningJob[Any]) -> None:
         def slow(session: ClientSession) -> None:
             deposit(accounts, session)
-            call_on_run(trio.sleep, 20)
+            call_run(trio.sleep, 20)
 
         await noting_errors(job, slow, told)
 

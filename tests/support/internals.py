@@ -57,38 +57,38 @@ def emit(client: Monque, event: Event) -> None:
 
 def host_of(scheduler: Scheduler) -> Host[Any, Any]:
     """Runs a scheduler that `open_scheduler` does not return until it works: tests ask it before its start."""
-    return scheduler._host
+    return scheduler._parts.host
 
 
 def engine_of(scheduler: SchedulerClient) -> Engine[Any, Any, Any, Any, Any]:
     """A scheduler's engine: tests cut it as a crash does, or read which slots are taken."""
-    return scheduler._engine
+    return scheduler._parts.engine
 
 
 def source_of(scheduler: SchedulerClient) -> Any:
     """What claims, renews and settles for a scheduler: tests hold or break single calls, and ask it by hand."""
-    return scheduler._engine._source
+    return scheduler._parts.engine._source
 
 
 def die(scheduler: SchedulerClient) -> None:
     """Ends a scheduler at once, from one of its own handlers: `crash` would wait for that handler."""
-    scheduler._engine.die()
+    scheduler._parts.engine.die()
 
 
 def look_for_jobs(scheduler: SchedulerClient) -> None:
     """Makes a scheduler look for due jobs now, as a hint does. An enqueue would also add a job."""
-    scheduler._engine.waker.look()
+    scheduler._parts.engine.waker.look()
 
 
 def has_looked_for_jobs(scheduler: SchedulerClient) -> bool:
     """Whether the first look of a scheduler is over, and none is under way: then only a wake-up makes it look."""
-    claimer = scheduler._engine._claimer
+    claimer = scheduler._parts.engine._claimer
     return claimer._begun > 0 and not claimer.is_claiming
 
 
 def look_for_dead_claims(scheduler: SchedulerClient) -> None:
     """Makes a scheduler look for claims of dead instances now, at a moment that a test chose."""
-    scheduler._engine.reaper.look()
+    scheduler._parts.engine.reaper.look()
 
 
 def candidates_of(scheduler: SchedulerClient) -> Any:
@@ -110,7 +110,7 @@ def end_at_once(run: Any) -> None:
 
 def runs_of(scheduler: SchedulerClient) -> Any:
     """The runs of a scheduler, whose order of cancellations a test plays."""
-    return scheduler._engine._runner.running
+    return scheduler._parts.engine._runner.running
 
 
 def runs_of_claims(claims: RunningClaims) -> Any:
@@ -150,22 +150,22 @@ def loops_of(claims: RunningClaims) -> list[Progress]:
 
 def beat(scheduler: Scheduler) -> Any:
     """Lets a scheduler write its heartbeat now. Awaitable: whether it was written."""
-    return scheduler._presence._try_to_beat(again=False)
+    return scheduler._parts.presence._try_to_beat(again=False)
 
 
 def next_known_look(scheduler: Scheduler) -> Any:
     """When a scheduler will look next, as far as it knows: a test waits until it knows."""
-    return scheduler._engine.waker._next
+    return scheduler._parts.engine.waker._next
 
 
 def open_group(scheduler: Scheduler, name: str) -> None:
     """Gives a name its slots again, which a test had taken away, and looks."""
-    scheduler._open_group(name)
+    scheduler._parts.open_group(name)
 
 
 def take_all_slots(patch: pytest.MonkeyPatch, scheduler: Scheduler) -> None:
     """Leaves a scheduler no slots at all, which no option allows: it seems to hang, with a job that is due."""
-    patch.setattr(scheduler._engine.slots, "_total", 0)
+    patch.setattr(scheduler._parts.engine.slots, "_total", 0)
 
 
 def after_each_settlement(scheduler: SchedulerClient, happens: Callable[[int], None]) -> None:

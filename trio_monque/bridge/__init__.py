@@ -1,1 +1,1 @@
-"""A trio run in a thread of its own, and an asyncio loop: how each calls the other. Knows no job and no MongoDB."""
+"""Where handlers run: in the trio run of their engine, or on an asyncio loop. How the two call each other."""

@@ -11,7 +11,7 @@ Races that this file closes:
   the function raises by itself is an error of the function: otherwise one job could end each scheduler that runs it.
 - The application cancels the task before its first step, as a task factory or a sweep over all tasks may do. Nothing of
   the task has run then, so the end of the task answers. Without that, the caller would wait until the runtime ends.
-- A Ctrl-C hits the task outside of the function, before it can answer. There too, the end of the task answers.
+- A Ctrl-C interrupts the task outside of the function, before it can answer. Its done-callback answers instead.
 - The loop is closed, or never runs again. Its tasks never end, so `lost` resumes the caller.
 
 Nothing of asyncio's cancellation reaches trio, and nothing of trio's reaches asyncio.
@@ -64,7 +64,7 @@ class CallingLoop(Protocol):
 
 
 class _Without(Enum):
-    """How a call ended that has neither a result nor an error."""
+    """Why a call has neither a result nor an error."""
 
     CANCELLED = auto()  # By its caller.
     APPLICATION = auto()  # The application cancelled all its tasks, or will never run its loop again.
@@ -269,7 +269,7 @@ class AppCall(Generic[T]):
         if task is None or self._ticket:
             return "  (not begun yet: the event loop of the application does not answer)\n"
         frames = _frames_of(task.get_coro())
-        running = sys._current_frames().get(self._app_loop.thread_id)  # noqa: SLF001  # For exactly this.
+        running = sys._current_frames().get(self._app_loop.thread_id)  # noqa: SLF001  # Documented for debuggers; this is one.
         frames += _frames_inside(frames[-1] if frames else None, running)
         return "".join(
             traceback.format_list(traceback.StackSummary.extract((frame, frame.f_lineno) for frame in frames))

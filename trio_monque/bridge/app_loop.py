@@ -22,6 +22,7 @@ import trio
 
 from ..error_types import MonqueError
 from ..grace import grace_owner_of_task
+from ..loops import AsyncioLoop, Loop
 from .app_call import AppCall, call_of
 from .mailbox import Function, Mailbox
 
@@ -70,8 +71,20 @@ class AppLoop:
         self._canary = self.loop.create_task(_wait(self.loop.create_future()))
         self._canary.add_done_callback(self._canary_ended)
 
+    @property
+    def is_current(self) -> bool:
+        """Whether the caller is on this loop; see `Loop`."""
+        try:
+            return asyncio.get_running_loop() is self.loop
+        except RuntimeError:
+            return False
+
+    def or_current(self) -> Loop:
+        """The loop of the calling task: this one, if it is, since its posts share a wake-up."""
+        return self if self.is_current else AsyncioLoop()
+
     def post(self, function: Function) -> None:
-        """Call the function in the loop, soon; it must not raise. It is not called if the loop is closed."""
+        """Call the function in the loop, soon, also from the loop itself; it must not raise. See `Loop.post`."""
         try:
             self._mailbox.post(function)
         except RuntimeError:

@@ -58,7 +58,7 @@ class _Mirrored:
         self._scope = scope
         self._is_over = trio.Event()
         self._has_left = False
-        self._loop = asyncio.get_running_loop()
+        self._loop = runtime.app_loop.or_current()
 
     # --- In the loop of the block ---
 
@@ -87,9 +87,4 @@ class _Mirrored:
             self._cancel_soon()  # Also where the block has ended: then it does nothing.
 
     def _cancel_soon(self) -> None:
-        app_loop = self._runtime.app_loop
-        if self._loop is app_loop.loop:
-            app_loop.post(self._cancel)
-        else:
-            with suppress(RuntimeError):  # That loop is closed.
-                self._loop.call_soon_threadsafe(self._cancel)
+        self._loop.post(self._cancel)

@@ -1,5 +1,17 @@
 """The runtime: a trio run in a thread of its own, for a block of an asyncio program.
 
+    application loop (asyncio)        runtime (trio)                          database threads
+
+    lifetime ── starts, cuts ───────► _live: the host and its engine ───────► DatabaseThreads.call
+    runtime_call ◄──── call ────────► a task of `services`                    (claims, renewals,
+    app_call, a task ◄──── call ────► AppLoop.call, in the task of a run       settlements)
+    mirrored_scope ─── post ────────► a scope of the run
+    AppLoop's mailbox ◄─── post ────► the runtime's mailbox
+                  ◄─── looks ──────── app_loop_watch
+
+`post` has a function called in the other lane, and does not wait; a mailbox gathers posts, in order, for one wake-up.
+`call` is two posts: one begins it, one brings the answer. No lane ever blocks for another.
+
 Races that this file closes:
 
 - A call is posted while the run ends. Its begin may be dropped with the mailbox; so every caller is listed, and the
@@ -68,8 +80,8 @@ class Runtime:
         self._clock = None if make is None else make()
         self.app_loop = AppLoop(self._answer, self.cut)
         self.ended: asyncio.Future[outcome.Outcome[None]] = self.app_loop.loop.create_future()
-        # `daemon` is not passed, so it is that of the thread that opens. At the end of the program Python waits for
-        # this thread, and the watch ends it; a block in a daemon thread is one that the program does not wait for.
+        # The thread inherits `daemon` from the opening thread. At the end of the program Python waits for it, if it is
+        # not a daemon, and the watch of the application loop ends it then.
         self._thread = threading.Thread(target=partial(copy_context().run, self._run), name="trio_monque runtime")
 
     def start(self) -> None:
@@ -157,7 +169,7 @@ class Runtime:
             raise cancelled
 
     async def wait_ended_although_cancelled(self) -> None:
-        """Return when the run has ended, and its thread, however often this is cancelled: it was cut."""
+        """Wait for the run and its thread. Cancelling this does not shorten the wait: the run is cancelled already."""
         await wait_although_cancelled(self.ended)
         self._thread.join(JOIN_SECONDS)
 

@@ -47,9 +47,9 @@ class RuntimeCall(Generic[T]):
         self._runtime = runtime
         self._function = function
         self._orphan = orphan
-        self._loop = asyncio.get_running_loop()
+        self._loop = runtime.app_loop.or_current()
         # Of an outcome: a future refuses a StopIteration as its exception.
-        self._answer: asyncio.Future[outcome.Value[T] | outcome.Error] = self._loop.create_future()
+        self._answer: asyncio.Future[outcome.Value[T] | outcome.Error] = asyncio.get_running_loop().create_future()
         self._has_completed = False  # And was neither cancelled nor dropped.
         self._context = copy_context()
         self._scope = trio.CancelScope()
@@ -77,11 +77,7 @@ class RuntimeCall(Generic[T]):
 
     def answer(self, ended: outcome.Value[T] | outcome.Error) -> None:
         """From any thread."""
-        if self._loop is self._runtime.app_loop.loop:
-            self._runtime.app_loop.post(partial(self._set_answer, ended))
-        else:
-            with suppress(RuntimeError):  # That loop is closed.
-                self._loop.call_soon_threadsafe(self._set_answer, ended)
+        self._loop.post(partial(self._set_answer, ended))
 
     def _set_answer(self, ended: outcome.Value[T] | outcome.Error) -> None:
         if not self._answer.done():
@@ -114,7 +110,7 @@ class RuntimeCall(Generic[T]):
 
 
 async def wait_although_cancelled(future: asyncio.Future[Any]) -> asyncio.CancelledError | None:
-    """Wait for a future, however often this is cancelled; return the last cancellation."""
+    """Wait for a future; a cancellation does not end the wait. Return the last one, which the caller raises."""
     cancelled: asyncio.CancelledError | None = None
     # The shield is against anyio, which cancels again in each turn of the loop. asyncio's own passes any shield.
     with anyio.CancelScope(shield=True):

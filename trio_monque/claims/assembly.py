@@ -8,12 +8,12 @@ from functools import partial
 from typing import Any
 
 from ..backoff import Backoff, asked_backoff
+from ..bridge.handler_loop import HandlerLoop
 from ..client.event_delivery import EventDelivery
 from ..client.server_time import ServerTime
 from ..engine.nursery import Engine
 from ..error_types import MissingIndexError
 from ..events import Event
-from ..host.handler_loop import HandlerLoop
 from ..host.host import Host, Life
 from ..host.one_group import one_group_host
 from ..jobs.error_history import ErrorText

@@ -12,13 +12,13 @@ from typing import Any, Generic, Protocol, Self, TypeVar, cast
 import anyio
 import trio
 
+from ..bridge.handler_loop import CleanupScope, HandlerLoop
 from ..call_context import async_calls
 from ..checks import checked_seconds
 from ..engine.run import Run
 from ..engine.run_end import CancelReason
 from ..error_types import ClaimLostError, InvalidUpdateError, MonqueConnectionError, MonqueError
 from ..foreign_errors import is_a, safe_error, without
-from ..host.handler_loop import CleanupScope, HandlerLoop
 from ..safe_text import shown
 from ..store.documents.settling_statements import EncodedUpdate
 from ..store.types import ClientSession
@@ -124,7 +124,7 @@ class Claim(Generic[DocT]):
         # Encoded here and now: the caller may change the object afterwards.
         outcome = Finished(self._source.encoded(update, self._run.claim))
         try:
-            await self._loop.carry_out(self._run, self._end, outcome)
+            await self._loop.engine.call_for(self._run, self._end, outcome)
         except InvalidUpdateError:
             self._work.unanswered = None  # The caller has the answer now; see `_end`.
             raise
@@ -149,7 +149,7 @@ class Claim(Generic[DocT]):
             MonqueError: The claim has ended, its work is cancelled, or the server is standalone.
         """
         encoded = self._source.encoded(update, self._run.claim)
-        return await self._loop.carry_out(self._run, self._commit, function, encoded)
+        return await self._loop.engine.call_for(self._run, self._commit, function, encoded)
 
     async def _commit(self, function: Callable[[ClientSession], R], update: EncodedUpdate | None) -> R:
         """In the run of the engine."""
@@ -174,7 +174,7 @@ class Claim(Generic[DocT]):
         """
         released = Released(checked_seconds("delay", delay))
         try:
-            await self._loop.carry_out(self._run, self._end, released)
+            await self._loop.engine.call_for(self._run, self._end, released)
         except InvalidUpdateError:
             self._work.unanswered = None
             raise
@@ -229,11 +229,6 @@ class Claim(Generic[DocT]):
 
     # --- The work under it ---
 
-    def _arrived(self) -> None:
-        """The task that waited for it has it: start the clock of `timeout`."""
-        # Not when the engine hands it over: a task on asyncio may get it much later, when its loop was blocked.
-        self._loop.begin(self._run)
-
     async def __aenter__(self) -> Self:
         if self._scope is not None:
             raise MonqueError(f"the claim on document {self._run.claim} was entered twice")
@@ -286,7 +281,7 @@ class Claim(Generic[DocT]):
             others = without(left, self._cancelled)
             # A cancellation, a Ctrl-C or an exit is not a failure of the document, which is released uncounted.
             outcome = cast("Exception", others) if is_a(others, Exception) else UncountedReleaseError()
-        self._loop.post(partial(self._work.end, outcome))
+        self._loop.engine.post(partial(self._work.end, outcome))
 
     def _cut_short(self) -> BaseException:
         if self._run.reason is CancelReason.TIMEOUT:

@@ -26,19 +26,20 @@ class ClaimWork:
     Used on the thread of the engine. Any thread may call `enter` and read the attributes.
 
     Attributes:
+        run: The run of the engine.
         order: See `HeldDocument.order`.
         is_over: The claim was finished, released or lost, or its work has ended. A later error changes nothing.
         unanswered: A `finish` or `release` that the server refused or may refuse, while its caller was cancelled and
             does not get that error.
     """
 
-    __slots__ = ("_control", "_error", "_is_entered", "_over", "_run", "is_over", "order", "unanswered")
+    __slots__ = ("_control", "_error", "_is_entered", "_over", "is_over", "order", "run", "unanswered")
 
     def __init__(self, run: Run[HeldDocument], control: Control[HeldDocument, DocumentSettlement]) -> None:
         self.order = run.claim.order
         self.is_over = False
         self.unanswered: DocumentSettlement | None = None
-        self._run = run
+        self.run = run
         self._control = control
         self._is_entered = False
         self._error: Exception | None = None
@@ -57,11 +58,11 @@ class ClaimWork:
 
     def wait_to_begin(self) -> None:
         """Stop the clock of `timeout`: the claim waits until a task can work on it."""
-        self._run.wait_to_begin()
+        self.run.wait_to_begin()
 
     def begin(self) -> None:
         """Start the clock of `timeout`."""
-        self._run.begin()
+        self.run.begin()
 
     def enter(self) -> bool:
         """A task enters `async with claim`. Return False if the work is over."""
@@ -101,9 +102,9 @@ class ClaimWork:
                 # The engine releases the document when this call ends. The block may be in another task, and still
                 # clean up: a second instance would work on the document beside it. If the block has not left at the
                 # engine's hard end, the run counts as abandoned: the lock stays until its lease ends.
-                with self._run.shielded_wait():
+                with self.run.shielded_wait():
                     await self._wait()
-                self._run.abandoned |= self.is_entered
+                self.run.abandoned |= self.is_entered
             raise
         # An error of the block decides. Its cancellation does not: on asyncio it may have taken the place of the error
         # of a refused `finish`, which on trio is a failure.

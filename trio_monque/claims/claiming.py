@@ -160,7 +160,7 @@ class DocumentClaims:
 
     def released(self) -> None:
         """In a thread: the released documents are due now."""
-        self._control.on_trio_thread(lambda: self._control.expect(trio.current_time()))
+        self._control.post(lambda: self._control.expect(trio.current_time()))
 
     # --- What is due later ---
 

@@ -11,13 +11,13 @@ import anyio
 import trio
 
 from ..async_with import entered_by_async_with
+from ..bridge.application_loop import Opened, opened, run
+from ..bridge.handler_loop import ON_TRIO, HandlerLoop
 from ..call_context import async_calls
 from ..checks import is_async, problem_of_handler
 from ..clock import in_time_of, virtual_time
 from ..engine.run_end import NotBegun
 from ..error_types import ClaimLostError, InvalidOptionError, MonqueError
-from ..host.application_loop import Opened, opened, run
-from ..host.handler_loop import ON_TRIO, HandlerLoop
 from ..host.health import Health, health_of
 from ..host.host import Body
 from ..log import exc_info_of, logger_of
@@ -78,7 +78,7 @@ class RunningClaims:
 
     async def wait_drained(self) -> None:
         """Wait until the claims have ended. It does not start a drain."""
-        await self._loop.wait(self._parts.host.ended)
+        await self._loop.engine.wait(self._parts.host.ended)
 
     def is_healthy(self) -> bool:
         """Whether `health().reasons` is empty. Call it from any thread; it only reads memory, and does not wait."""
@@ -135,23 +135,25 @@ class Claims(RunningClaims, Generic[DocT]):
 
     async def __anext__(self) -> Claim[DocT]:
         try:
-            claim = await self._loop.call_beside_engine(self._queue.take, orphan=_release_orphan)
+            taken = await self._loop.engine.call(self._queue.take, orphan=_release_orphan)
         except MonqueError:
             if not self._parts.host.ended.is_set():
                 raise
-            claim = None  # On asyncio: the thread of the claims has ended.
-        if claim is not None:
-            claim._arrived()  # noqa: SLF001
+            taken = None  # On asyncio: the thread of the claims has ended.
+        if taken is not None:
+            claim, work = taken
+            self._loop.begin(work.run)
             return claim
         if self._parts.engine.stop.crashes:
             await anyio.sleep_forever()  # The host cancels this body and raises the crash.
         raise StopAsyncIteration
 
 
-def _release_orphan(claim: Claim[Any] | None) -> None:
+def _release_orphan(taken: tuple[Claim[Any], ClaimWork] | None) -> None:
     """In the run of the engine: the task that waited for the claim was cancelled, and does not get it."""
-    if claim is not None:
-        claim._work.release_unless_entered()  # noqa: SLF001
+    if taken is not None:
+        _, work = taken
+        work.release_unless_entered()
 
 
 @entered_by_async_with("claims")
@@ -247,26 +249,18 @@ async def run_claims(
 
     def made(loop: HandlerLoop) -> Opened[RunningClaims, ClaimsReport]:
         slots = HandlerSlots(config.concurrency)
-        work = partial(_work, _called_on(loop, handler), slots, config.redact_errors is None)
+        work = partial(_work, handler, loop, slots, config.redact_errors is None)
         parts = assembled(collection, filter, config, listeners, work, loop)
         return Opened(RunningClaims(parts, config, loop, slots), parts.host, NO_BODY, loop)
 
     return await run("run_claims", NOUN, made, task_status)
 
 
-def _called_on(
-    loop: HandlerLoop, handler: Callable[[Claim[DocT]], Awaitable[object]]
-) -> Callable[[Claim[DocT]], Awaitable[object]]:
-    """Return the handler as a call on its loop. On trio it is the handler itself: each call would cost a coroutine."""
-    if loop is ON_TRIO:
-        return handler
-    return lambda claim: loop.call_handler(handler, claim, claim._run)  # noqa: SLF001
-
-
 # The engine's own loops are protected from Ctrl-C, and a protected caller would protect its handlers, too.
 @trio.lowlevel.disable_ki_protection
 async def _work(
     handler: Callable[[Claim[Any]], Awaitable[object]],
+    loop: HandlerLoop,
     slots: HandlerSlots,
     shows_errors: bool,  # noqa: FBT001
     claim: Claim[Any],
@@ -274,9 +268,11 @@ async def _work(
 ) -> None:
     await slots.enter(work)
     try:
-        if not claim._run.may_begin():  # noqa: SLF001
+        if not work.run.may_begin():
             raise NotBegun
-        if (problem := unfinished_work(await handler(claim))) is not None:
+        # On trio, a call by the loop would cost a coroutine more.
+        called = handler(claim) if loop is ON_TRIO else loop.call_handler(handler, claim, work.run)
+        if (problem := unfinished_work(await called)) is not None:
             raise TypeError(f"the handler {problem}")
     except ClaimLostError:
         raise  # The engine has reported the loss already.

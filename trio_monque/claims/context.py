@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
+from ..bridge.handler_loop import HandlerLoop
 from ..client.server_time import ServerTime
-from ..host.handler_loop import HandlerLoop
 from ..host.limits import leased_timeout
 from ..jobs.retry_policy import RetryPolicy
 from ..store.database_threads import DatabaseThreads

@@ -59,10 +59,11 @@ class ClaimQueue:
                 # this, `take` would hand the claim out, and its place would never be free again.
                 work.end()
 
-    async def take(self) -> Claim[Any] | None:
+    async def take(self) -> tuple[Claim[Any], ClaimWork] | None:
         """Wait for the next claim that is still held, and for a free place; None after `close`.
 
-        The caller starts the clock of `timeout` when the claim has reached its task: see `Claim._arrived`.
+        The caller starts the clock of `timeout` when the claim has reached its task. On asyncio that may be much later,
+        when its loop was blocked.
         """
         await trio.lowlevel.checkpoint()
         while True:
@@ -71,7 +72,7 @@ class ClaimQueue:
                 # If the lock was lost while the claim waited here, `offer` has ended the work: drop the claim.
                 if not work.is_over:
                     self._taken[work] = None
-                    return claim
+                    return claim, work
             if self._is_closed:
                 return None
             await self._lot.park()

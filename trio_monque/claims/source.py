@@ -101,7 +101,7 @@ class DocumentSource(OneGroupSource[HeldDocument, DocumentSettlement]):
         self._claims = DocumentClaims(self._shared, self._beats, self.reclaim_guard, control)
         self.taking = self._claims.claiming
         # If a new measurement of the server's clock differs from the last, all timers are wrong: look at once.
-        self._time.when_clock_moves(partial(control.on_trio_thread, control.look))
+        self._time.when_clock_moves(partial(control.post, control.look))
 
     @property
     def contention(self) -> Contention:

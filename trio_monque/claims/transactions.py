@@ -19,7 +19,7 @@ from ..store.documents.locked_collection import LockedCollection
 from ..store.documents.settling_statements import EncodedUpdate, Ending
 from ..store.transaction_terms import CommitOutcome, Found
 from ..store.types import ClientSession, Collection
-from ..threads import call_on_run
+from ..threads import call_run
 from .locked_document import HeldDocument
 from .settlement import DocumentSettlement, Finished
 
@@ -80,7 +80,7 @@ class DocumentTransaction:
     def _renewing(self, beat: datetime) -> datetime:
         until = renewed_until(beat, self._heartbeat_interval)
         # On the run, where its neighbours may have a renewal meanwhile.
-        call_on_run(self._held.cycle.renewing, until)
+        call_run(self._held.cycle.renewing, until)
         return until
 
     def _is_sure(self) -> bool:

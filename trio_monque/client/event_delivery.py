@@ -19,8 +19,8 @@ from ..error_types import InvalidOptionError, ShortageError
 from ..events import Event
 from ..grace import Grace
 from ..log import logger_of
+from ..loops import TrioLoop
 from ..threads import HoldingLimiter, call_in_thread, starting_thread
-from ..trio_thread import TrioThread
 from .event_stream import EventStream
 from .subscription import CallListener, Subscription, call_async, call_plain, log_failure
 
@@ -58,7 +58,7 @@ class EventDelivery:
         self._subscriptions: list[Subscription] = []
         self._streams: list[EventStream[Any]] = []
         self._context: Context | None = None
-        self._thread: TrioThread | None = None
+        self._loop: TrioLoop | None = None
         self._ended = False
         self._grace = Grace()
 
@@ -88,15 +88,15 @@ class EventDelivery:
             subscription.remove()
 
     def _on_the_run(self, function: Callable[[], None]) -> None:
-        """Call it on the trio thread that delivers events (at once if this is that thread, else soon), if there is one.
+        """Post it to the trio run that delivers events, if there is one.
 
         Otherwise call it here: outside of `run`, subscriptions belong to no thread.
         """
-        thread = self._thread  # Read once: for a caller on another loop, the run may end in between.
-        if thread is None:
+        loop = self._loop  # Read once: for a caller on another loop, the run may end in between.
+        if loop is None:
             function()
         else:
-            thread.call(function)
+            loop.post(function)
 
     def add_all(self, listeners: Mapping[type[Event], Any]) -> None:
         """Add all listeners of a mapping: event class -> listener, or list of listeners."""
@@ -151,14 +151,14 @@ class EventDelivery:
         events that it did not get. A plain listener cannot be cancelled: its call goes on in its thread.
         """
         self._context = copy_context()
-        self._thread = TrioThread()
+        self._loop = TrioLoop()
         try:
             for subscription in self._subscriptions:
                 self._start(subscription)
             task_status.started()
             await trio.sleep_forever()
         finally:
-            self._context = self._thread = None
+            self._context = self._loop = None
             self._ended = True  # A stream that is opened from now on ends at once.
             for stream in list(self._streams):
                 stream.end()
@@ -195,8 +195,8 @@ class EventDelivery:
 
     async def deliver(self, event: Event) -> None:
         """Report what an async call did; in a client that runs no jobs, return when all listeners have been called."""
-        if (thread := self._thread) is not None:
-            thread.call(partial(self.emit, event))
+        if (loop := self._loop) is not None:
+            loop.post(partial(self.emit, event))
             return
         self._offer_to_streams(event)
         for subscription in self._listening_to(event):
@@ -216,8 +216,8 @@ class EventDelivery:
 
     def deliver_blocking(self, event: Event) -> None:
         """Report what a blocking call did. In a client that runs no jobs there is no loop for async listeners."""
-        if (thread := self._thread) is not None:
-            thread.call(partial(self.emit, event))
+        if (loop := self._loop) is not None:
+            loop.post(partial(self.emit, event))
             return
         self._offer_to_streams(event)
         for subscription in self._listening_to(event):

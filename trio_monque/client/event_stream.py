@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable
-from contextlib import suppress
 from typing import Final, Generic, TypeVar
 
 import anyio
-import anyio.lowlevel
-import trio
 
 from ..events import Event
 from ..log import logger_of
+from ..loops import current_loop
 
 logger = logger_of("events")
 
@@ -32,8 +28,7 @@ class EventStream(Generic[EventT]):
     def __init__(self, *types: type[EventT]) -> None:
         self.dropped = 0
         self._types = types
-        self._loop = anyio.lowlevel.current_token()
-        self._post = poster()
+        self._loop = current_loop()
         self._send, self._receive = anyio.create_memory_object_stream[EventT](MOST_WAITING)
 
     def __aiter__(self) -> EventStream[EventT]:
@@ -54,18 +49,11 @@ class EventStream(Generic[EventT]):
         """Hand over an event, from any thread or loop; return at once."""
         if not isinstance(event, self._types):
             return
-        self._on_the_loop(lambda: self._push(event))
-
-    def _on_the_loop(self, function: Callable[[], None]) -> None:
-        if _is_current(self._loop):
-            function()
-        else:
-            with suppress(RuntimeError):  # Its loop has ended (trio.RunFinishedError is one, too).
-                self._post(function)
+        self._loop.post(lambda: self._push(event))
 
     def end(self) -> None:
         """End the iteration after the events that were offered before."""
-        self._on_the_loop(self._send.close)
+        self._loop.post(self._send.close)
 
     def close(self) -> None:
         """End the stream for its reader."""
@@ -81,17 +69,3 @@ class EventStream(Generic[EventT]):
                 logger.warning("dropped an event: the reader of its stream is %d events behind", MOST_WAITING)
         except anyio.ClosedResourceError:
             pass  # It was closed after the event was sent.
-
-
-def poster() -> Callable[[Callable[[], None]], object]:
-    """Return what runs a function on the current loop, from any thread."""
-    if trio.lowlevel.in_trio_task():
-        return trio.lowlevel.current_trio_token().run_sync_soon
-    return asyncio.get_running_loop().call_soon_threadsafe
-
-
-def _is_current(loop: object) -> bool:
-    try:
-        return anyio.lowlevel.current_token() == loop
-    except RuntimeError:
-        return False  # A thread without a loop.

@@ -35,8 +35,8 @@ from ..error_types import MonqueConnectionError
 from ..grace import grace_of_task, grace_owner_of_context
 from ..jobs.job import Job
 from ..jobs.new_job import Draft
+from ..loops import current_loop
 from ..store.database_threads import LONGEST_WAIT, DatabaseThreads
-from .event_stream import poster
 
 # One statement takes 25 to 35 µs of server for each further document: with a thousand, a caller waits some
 # 30 ms for the others. The bytes are for payloads that are large: one message of the driver holds 48 MB.
@@ -68,6 +68,7 @@ class Gathering:
     """The waiting callers of one event loop. The loop adds and removes them, and a thread takes them, under a lock."""
 
     def __init__(self) -> None:
+        self.loop = current_loop()
         self._lock = threading.Lock()
         self._waiting: dict[Caller, None] = {}
         self._leader: Caller | None = None
@@ -168,14 +169,12 @@ class GroupEnqueue:
             # One turn of the loop: callers that were woken together with this one enqueue their next jobs first, and
             # so get into this batch.
             await anyio.lowlevel.checkpoint()
-            await self._db_threads.call(partial(self._in_thread, gathering, leader, batch, poster()))
+            await self._db_threads.call(partial(self._in_thread, gathering, leader, batch))
         finally:
             if gathering.stop(leader):
                 _wake(batch)  # Its thread has ended already. Otherwise the thread wakes them, below.
 
-    def _in_thread(
-        self, gathering: Gathering, leader: Caller, batch: list[Caller], post: Callable[[Callable[[], None]], object]
-    ) -> None:
+    def _in_thread(self, gathering: Gathering, leader: Caller, batch: list[Caller]) -> None:
         gathering.take(leader, batch)
         if not batch:
             return  # The leader has stopped: there is nothing to send, and no caller to wake.
@@ -188,8 +187,7 @@ class GroupEnqueue:
                 caller.outcome = error
         if not gathering.sent(leader):
             # The grace of the leader has ended, and it waits no longer. The others may: this thread wakes them.
-            with suppress(RuntimeError):  # Their loop has ended (trio.RunFinishedError is one, too).
-                post(partial(_wake, batch))
+            gathering.loop.post(partial(_wake, batch))
 
     async def _set_although_cancelled(self, event: anyio.Event) -> None:
         if trio.lowlevel.in_trio_task():

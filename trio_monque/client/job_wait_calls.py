@@ -12,7 +12,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Final
@@ -22,10 +21,10 @@ import anyio
 from ..clock import virtual_time
 from ..error_types import MonqueConnectionError, MonqueError
 from ..jobs.job import Job
+from ..loops import current_loop
 from ..store.database_threads import DatabaseThreads
 from ..store.job_collection import JobCollection
 from . import local_ends
-from .event_stream import poster
 from .job_wait import JobWait
 from .job_wait_polling import LONGEST_PAUSE, EndWatcher, look
 
@@ -58,13 +57,8 @@ async def wait_async(
         else:
             fault = await look_once()
             if not wait.is_over:
-                over, post = anyio.Event(), poster()
-
-                def resume() -> None:
-                    with suppress(RuntimeError):  # Its loop has ended (trio.RunFinishedError is one, too).
-                        post(over.set)
-
-                with watcher.waiting(wait, resume, fault):
+                over, loop = anyio.Event(), current_loop()
+                with watcher.waiting(wait, lambda: loop.post(over.set), fault):
                     try:
                         await over.wait()
                     finally:

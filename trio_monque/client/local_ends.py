@@ -9,7 +9,7 @@ from typing import Final
 
 import trio
 
-from ..threads import do_on_run
+from ..loops import post_to_runs
 
 
 class Ends:
@@ -54,7 +54,7 @@ def noticed(namespace: str) -> Iterator[Ends]:
 def announce(namespace: str) -> None:
     """Say that a job of this collection may have ended. From a task, or from a thread that works for one."""
     if _waiting:
-        do_on_run(lambda: _announce(namespace))
+        post_to_runs(lambda: _announce(namespace))
 
 
 def _announce(namespace: str) -> None:

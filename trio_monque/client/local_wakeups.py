@@ -17,8 +17,8 @@ import trio
 
 from ..clock import virtual_time
 from ..jobs.job import Job, JobStatus
+from ..loops import post_to_runs
 from ..store.types import ClientSession
-from ..threads import do_on_run
 from . import local_ends
 from .operation import Caused
 
@@ -141,7 +141,7 @@ class Announcer:
             for scheduler in local_schedulers(self._namespace):
                 what(scheduler)
 
-        do_on_run(to_all)
+        post_to_runs(to_all)
 
 
 def local_schedulers(namespace: str) -> Sequence[LocalScheduler]:
@@ -158,7 +158,7 @@ def local_instance_ids(namespace: str) -> frozenset[str]:
     """
     found: set[str] = set()
     if virtual_time() is not None:
-        do_on_run(lambda: found.update(scheduler.instance_id for scheduler in local_schedulers(namespace)))
+        post_to_runs(lambda: found.update(scheduler.instance_id for scheduler in local_schedulers(namespace)))
     return frozenset(found)
 
 

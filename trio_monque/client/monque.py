@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
-from functools import partial
 from typing import Any, Concatenate, Final, ParamSpec, TypeVar, Unpack, overload
 
 import anyio
@@ -19,20 +18,16 @@ from ..jobs.job import Job
 from ..jobs.new_job import JobOptions
 from ..jobs.stored_value_limits import AsyncWorker, PlainWorker, TypedWorker
 from ..options_and_defaults import ClientOptions, client_config
-from ..store.database_threads import DatabaseThreads
 from ..store.types import ClientSession, Database, ObjectId
 from . import bulk, enqueue, enqueue_many, fleet, one_job, recovery, schedules, views
+from .client_parts import ClientParts
 from .context import ClientContext
-from .event_delivery import EventDelivery, EventT, Listener
+from .event_delivery import EventT, Listener
 from .event_stream import EventStream
-from .group_enqueue import GroupEnqueue
 from .job_wait import JobWait, Until, job_wait
 from .job_wait_calls import wait_async
-from .job_wait_polling import EndWatcher
-from .local_wakeups import Announcer
 from .operation import Operation, present_as
 from .schedules import ScheduleOptions
-from .subscription import CallListener
 from .sync_monque import SyncMonque
 
 P = ParamSpec("P")
@@ -82,16 +77,16 @@ class Monque:
     """
 
     def __init__(self, db: Database, **options: Unpack[ClientOptions]) -> None:
-        self._open(ClientContext.of(db, client_config(options)))
+        self._open(ClientParts.of(ClientContext.of(db, client_config(options))))
 
-    def _open(self, context: ClientContext, call_listener: CallListener | None = None) -> None:
-        self._context = context
-        self._event_delivery = EventDelivery(call_listener)
-        self._end_watcher = EndWatcher(context.jobs)
-        self._sync = SyncMonque(context, self._event_delivery, self._end_watcher)
-        self._db_threads = DatabaseThreads()
-        self._group = GroupEnqueue(self._db_threads, partial(enqueue.insert_group, context))
-        self._announcer = Announcer(context.jobs.collection.full_name)
+    def _open(self, parts: ClientParts) -> None:
+        self._context = parts.context
+        self._event_delivery = parts.event_delivery
+        self._end_watcher = parts.end_watcher
+        self._sync = parts.sync
+        self._db_threads = parts.db_threads
+        self._group = parts.group
+        self._announcer = parts.announcer
 
     @property
     def namespace(self) -> str:

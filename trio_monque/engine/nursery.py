@@ -24,7 +24,7 @@ from typing import Final, Generic, TypeVar
 import trio
 
 from ..loop_time import loop_time
-from ..trio_thread import TrioThread
+from ..loops import TrioLoop
 from .claimer import Claimer
 from .demand import KnownItem
 from .exceptions import unwrapped
@@ -94,7 +94,7 @@ class Engine(Generic[ClaimT, SettlementT, BatchT, SeenT, RescuedT]):
         self._time = loop_time()
         pauses = Pauses()
         beat = limits.heartbeat_interval
-        self._thread = TrioThread()
+        self._loop = TrioLoop()
         self._settler = Settler(source, observer, pauses, is_short_of_time=self.stop.cutting.is_set)
         terms = LeaseTerms(beat, limits.cleanup_timeout)
         runner = self._runner = Runner(source, observer, self.slots, self._settler, self.wake, self.stop, terms)
@@ -245,9 +245,9 @@ class Engine(Generic[ClaimT, SettlementT, BatchT, SeenT, RescuedT]):
         """Whether no claim is held, and none is orphaned."""
         return not (self._runner.held or self._source.has_orphaned_claims())
 
-    def on_trio_thread(self, function: Callable[[], None]) -> None:
-        """Calls this on the thread of the run, from any thread; see `TrioThread.call`."""
-        self._thread.call(function)
+    def post(self, function: Callable[[], object]) -> None:
+        """Calls this on the loop of the engine, from any thread; see `Loop.post`."""
+        self._loop.post(function)
 
     # --- From start to end ---
 

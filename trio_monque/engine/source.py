@@ -59,7 +59,7 @@ ItemT = TypeVar("ItemT")
 
 
 class Control(Protocol[ClaimT, SettlementT_contra]):
-    """What a source may ask of its engine: on the thread of the engine's run, except for `on_trio_thread`."""
+    """What a source may ask of its engine: on the thread of the engine's run, except for `post`."""
 
     async def settle_early(self, run: Run[ClaimT], settlement: SettlementT_contra) -> bool | None:
         """Settles the claim of a run whose handler goes on; see `EarlySettlements.settle`."""
@@ -100,11 +100,8 @@ class Control(Protocol[ClaimT, SettlementT_contra]):
         """Whether the engine holds no claim, and the source has no orphaned ones."""
         ...
 
-    def on_trio_thread(self, function: Callable[[], None]) -> None:
-        """From any thread: calls this on the thread of the run. At once if the caller is on it, otherwise soon.
-
-        After the end of the trio run it is not called.
-        """
+    def post(self, function: Callable[[], object]) -> None:
+        """Calls this on the loop of the engine, from any thread; see `Loop.post`."""
         ...
 
 

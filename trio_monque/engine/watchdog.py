@@ -20,7 +20,7 @@ from ..clock import MOST_DISAGREEMENT, seconds_suspended
 from ..error_types import is_shortage
 from ..log import OwnLines, logger_of
 from ..loop_time import loop_time
-from ..trio_thread import TrioThread
+from ..loops import TrioLoop
 from .run import BlockName, Run
 
 logger = logger_of("engine")
@@ -71,16 +71,16 @@ class Watchdog:
 
     async def run(self) -> None:
         """Watches the loop that it is called in, until cancelled."""
-        thread = TrioThread()
+        loop = TrioLoop()
         try:
-            while not self._has_started(thread):  # noqa: ASYNC110  # There is no event for it.
+            while not self._has_started(loop):  # noqa: ASYNC110  # There is no event for it.
                 await trio.sleep(BLOCKED_AFTER)
             await trio.sleep_forever()
         finally:
             # Not joined: a log handler that waits for this loop would deadlock. Without one, the thread ends at once.
             self._ended.set()
 
-    def _has_started(self, loop: TrioThread) -> bool:
+    def _has_started(self, loop: TrioLoop) -> bool:
         thread = threading.Thread(
             target=self._watch, args=(loop, threading.get_ident()), name="trio_monque watchdog", daemon=True
         )
@@ -96,7 +96,7 @@ class Watchdog:
     def _answer(self) -> None:
         self._answered_at = time.monotonic()
 
-    def _watch(self, thread: TrioThread, ident: int) -> None:
+    def _watch(self, loop: TrioLoop, ident: int) -> None:
         looked_at = time.monotonic()
         asked_at = logged_at = self._answered_at = 0.0
         slept = seconds_suspended()
@@ -105,7 +105,7 @@ class Watchdog:
             self._log_overdue_threads(now)
             before, slept = slept, seconds_suspended()
             if slept - before > MOST_DISAGREEMENT:
-                self._log_resumed(thread, slept - before)
+                self._log_resumed(loop, slept - before)
             stood_still = now - looked_at > LOOK_INTERVAL + BLOCKED_AFTER / 2
             looked_at = now
             if self._answered_at >= asked_at:
@@ -113,7 +113,7 @@ class Watchdog:
                 logged_at, asked_at = 0.0, now
                 self._asked_at = asked_at
                 # Idempotent: on a loop that does not answer, such calls would pile up.
-                thread.call_soon(self._answer, idempotent=True)
+                loop.post(self._answer, idempotent=True)
             elif stood_still:
                 continue  # This thread stood still too: the answer may be on its way.
             elif now - asked_at >= BLOCKED_AFTER and self._is_worth_logging(now, asked_at, logged_at):
@@ -139,12 +139,12 @@ class Watchdog:
             )
         self._logged_threads = overdue
 
-    def _log_resumed(self, thread: TrioThread, seconds: float) -> None:
+    def _log_resumed(self, loop: TrioLoop, seconds: float) -> None:
         logger.warning(
             "the machine was suspended for %.1f s; no claim was renewed meanwhile, and jobs that came due start now",
             seconds,
         )
-        thread.call_soon(self._resumed)
+        loop.post(self._resumed)
 
     def _log_answer(self, seconds: float, *, was_logged: bool) -> None:
         if was_logged:

@@ -116,7 +116,7 @@ class Host(Generic[ClaimT, ReportT]):
 
     def drain(self) -> None:
         """Begin a graceful shutdown. From any thread; a second call, or one after the end, changes nothing."""
-        self.engine.on_trio_thread(self.engine.stop.drain)
+        self.engine.post(self.engine.stop.drain)
 
     def examine(self) -> Examined:
         """Examine the host at this moment: its engine, what this kind of work adds, and the loop of the handlers.

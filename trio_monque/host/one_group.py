@@ -73,7 +73,7 @@ class OneGroupSource(Generic[ClaimT, SettlementT]):
 
     def released(self) -> None:
         """In a thread, after orphaned claims were released: the engine looks at once, as it may claim these items."""
-        self._control.on_trio_thread(self._control.look)
+        self._control.post(self._control.look)
 
     def rescue_abandoned(self) -> None:
         """Do nothing: the next look of any instance finds what is free."""

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
+from ..bridge.handler_loop import ON_TRIO, HandlerLoop
+from ..client.client_parts import ClientParts
 from ..client.context import ClientContext
-from ..engine.handler_tasks import HandlerTasks
+from ..clock import virtual_time
 from ..engine.limits import EngineLimits
 from ..engine.nursery import Engine
+from ..events import Event
+from ..host.host import Body, Host, Life
 from ..host.limits import engine_limits
+from ..host.log_lines import MOST_NAMED
+from ..jobs.views import WorkerView
 from ..loop_time import loop_time
 from ..options_and_defaults import SchedulerConfig
-from ..store.database_threads import DatabaseThreads
+from ..store.connection import check_database, check_pool
+from ..store.database_threads import CONNECTIONS_NEEDED
+from ..store.types import Database
 from .context import SchedulerContext
 from .engine_wakeups import EngineWakeups, RecentIds
 from .events_and_report import JobReporter
@@ -21,45 +31,94 @@ from .job_stream import JobStream
 from .paused_names import PausedNames
 from .presence import Presence
 from .pruner import Pruner
+from .running_jobs import RunningJobs
+from .scheduler_client import SchedulerParts
 from .settlement import JobEngine
-from .worker import MakeRunningJob
+from .start import SchedulerStart
 from .workers import Workers
 
+Listeners = Mapping[type[Event], Any]
 
-@dataclass(frozen=True)
-class Parts:
-    """The parts that the scheduler itself uses. These hold the other parts."""
 
+@dataclass(frozen=True, eq=False)
+class Parts(SchedulerParts):
+    """All that a scheduler is made of.
+
+    Attributes:
+        workers: Its own copy.
+        source: Its source of jobs.
+        presence: Its entry in the fleet.
+        running_jobs: What its handlers get.
+        body: What is done beside the body of `open_scheduler`.
+    """
+
+    workers: Workers
     source: JobSource
-    engine: JobEngine
     presence: Presence
-    wakeups: EngineWakeups
+    running_jobs: RunningJobs
+    body: Body
+
+    def open_group(self, name: str) -> None:
+        """Give the name of a registered worker its slots, and look for its jobs."""
+        worker = self.workers.get(name)
+        assert worker is not None
+        own = worker.settings.concurrency
+        self.engine.slots.set_limit(name, self.config.concurrency_per_name if own is None else own)
+        self.engine.waker.look()
+        self.source.follow_ups.worker_added()
 
 
 def assembled(
-    context: ClientContext,
-    db_threads: DatabaseThreads,
+    db: Database,
+    workers: Workers | None,
+    resources: Any,
+    listeners: Listeners | None,
     config: SchedulerConfig,
-    workers: Workers,
-    reporter: JobReporter,
-    running_job: MakeRunningJob,
-    handlers: HandlerTasks,
+    loop: HandlerLoop,
 ) -> Parts:
-    """Construct the parts on the base that a scheduler has as a client: its context and its database threads."""
+    """Check the arguments and construct the parts, in the trio run in which they work.
+
+    Args:
+        db: The database.
+        workers: Its workers; they are copied.
+        resources: What handlers get as `job.resources`.
+        listeners: Functions by event class.
+        config: The options.
+        loop: Where handlers run.
+
+    Raises:
+        InvalidDatabaseError, InvalidOptionError: The message names what is wrong.
+    """
+    check_pool(check_database(db), CONNECTIONS_NEEDED + loop.further_connections)
+    own = Workers.copied(workers)
+    own.check_loop("trio" if loop is ON_TRIO else "asyncio")
+    client = ClientParts.of(
+        ClientContext.of(db, config, workers_here=lambda: _workers_here(engine, own), worker_here=own.get),
+        loop.call_listener,
+    )
+    context, db_threads = client.context, client.db_threads
+    client.event_delivery.add_all({} if listeners is None else listeners)
+    reporter = JobReporter(
+        client.event_delivery,
+        config.instance_id,
+        context.jobs.collection.full_name,
+        shows_errors=config.redact_errors is None,
+        full_tracebacks=config.full_tracebacks,
+    )
     paused, recent_ids = PausedNames(db_threads), RecentIds()
-    shared = SchedulerContext(context, db_threads, workers, config, paused, reporter)
-    source = JobSource(shared, running_job)
-    stream = JobStream(context, db_threads, workers, paused, config.instance_id, recent_ids)
+    running_jobs = RunningJobs(own, resources, loop)
+    source = JobSource(SchedulerContext(context, db_threads, own, config, paused, reporter), running_jobs.of)
+    stream = JobStream(context, db_threads, own, paused, config.instance_id, recent_ids)
     # In virtual time local wakeups announce everything. A change stream follows real time: its answers would arrive at
     # arbitrary moments of the virtual clock.
     is_streamed = config.change_stream and not loop_time().is_event_driven
-    engine: JobEngine = Engine(source, reporter, _limits(config), stream if is_streamed else None, handlers)
+    engine: JobEngine = Engine(source, reporter, _limits(config), stream if is_streamed else None, loop)
     presence = Presence(
         context,
         db_threads,
         config,
         engine.stop,
-        names=lambda: workers.names,
+        names=lambda: own.names,
         held=lambda: engine.unfinished,
         overdue=lambda: engine.overdue,
     )
@@ -72,9 +131,47 @@ def assembled(
         pruner = Pruner(context, db_threads, engine.stop, config.instance_id, config.retention)
         engine.add_chore(pruner.run, pruner.progress)
     wakeups = EngineWakeups(engine, context, paused, recent_ids, source.unstarted, config.instance_id)
-    return Parts(source, engine, presence, wakeups)
+    start = SchedulerStart(context, db_threads, own, presence, client.sync, config.instance_id)
+    life = Life(
+        name="the scheduler",
+        get_ready=start.get_ready,
+        described=lambda: (context.jobs.collection.full_name, _described(engine, own, config)),
+        reachable=partial(start.reachable, wakeups),
+        leave=start.leave,
+    )
+    return Parts(
+        client=client,
+        config=config,
+        reporter=reporter,
+        host=Host(engine, reporter, life, start_timeout=config.start_timeout),
+        loop=loop,
+        contention=source.claims.contention,
+        virtual=virtual_time(),
+        workers=own,
+        source=source,
+        presence=presence,
+        running_jobs=running_jobs,
+        body=Body(
+            name="open_scheduler",
+            beside=partial(start.bound_calls_of_body, engine.stop.cutting, config.cleanup_timeout),
+        ),
+    )
 
 
 def _limits(config: SchedulerConfig) -> EngineLimits:
     common = engine_limits(config, concurrency=config.concurrency)
     return replace(common, safety_poll_interval=config.safety_poll_interval, rescues=config.recover_stale_jobs)
+
+
+def _workers_here(engine: JobEngine, workers: Workers) -> Mapping[str, WorkerView]:
+    slots = engine.slots
+    return {name: WorkerView(concurrency=slots.limit_of(name), active=slots.running_in(name)) for name in workers.names}
+
+
+def _described(engine: JobEngine, workers: Workers, config: SchedulerConfig) -> str:
+    limits = {name: engine.slots.limit_of(name) for name in workers.names}
+    names = [f"{name} ({limit} at a time)" for name, limit in list(limits.items())[:MOST_NAMED]]
+    if len(limits) > MOST_NAMED:
+        names.append(f"{len(limits) - MOST_NAMED} more")
+    in_all = "" if config.concurrency is None else f", at most {config.concurrency} in all"
+    return f"runs {', '.join(names) or 'nothing (no workers)'}{in_all}"

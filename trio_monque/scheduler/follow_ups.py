@@ -115,7 +115,10 @@ class FollowUps:
             await self._idle.wait()
 
     async def _work(self, *, looks: bool) -> bool:
-        """Enqueue what is known to be owed, and look for the rest. Return whether the database answered."""
+        """Enqueue the follow-ups of the jobs that just ended; with `looks`, search for missed ones too.
+
+        Return whether the database answered.
+        """
         ended, self._ended = self._ended, []
         if not (ended or looks):
             return True
@@ -163,7 +166,7 @@ class FollowUps:
                 return
 
     def _enqueue(self, parents: Sequence[Job]) -> None:
-        """Enqueue the follow-ups of these jobs. One that cannot be made or stored keeps no other from its own."""
+        """Enqueue the follow-ups of these jobs. A failure for one of them does not affect the others."""
         jobs = self._context.jobs
         made: list[tuple[Job, Parcel]] = []
         without: list[Job] = []

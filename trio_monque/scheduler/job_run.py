@@ -29,7 +29,7 @@ from ..store.database_threads import DatabaseThreads
 from ..threads import HoldingLimiter, call_in_thread
 from ..unfinished_work import unfinished_work
 from .middleware import around_async
-from .running_job import RunCancelled, RunningJob
+from .running_job import RunCancelled, RunningJob, loop_of
 from .worker import Worker
 from .worker_settings import WorkerSettings
 
@@ -83,7 +83,7 @@ async def _called_with_large_data(
 def _called(
     worker: Worker[Any], running_job: RunningJob[Any], run: Run[Job], threads: HoldingLimiter
 ) -> Awaitable[object]:
-    loop = running_job._surroundings.loop  # noqa: SLF001
+    loop = loop_of(running_job)
     if worker.is_async:
         return loop.call_handler(worker.called, running_job, run)
     if worker.around_thread:
@@ -95,10 +95,10 @@ async def _thread_in_middleware(
     worker: Worker[Any], running_job: RunningJob[Any], run: Run[Job], threads: HoldingLimiter
 ) -> object:
     """Run a plain handler in a thread, inside of async middleware, which is on the loop of async handlers."""
-    loop = running_job._surroundings.loop  # noqa: SLF001
+    loop = loop_of(running_job)
 
     def call_thread(running_job: RunningJob[Any]) -> Awaitable[object]:
-        return loop.call_beside_engine(_called_in_thread, worker, running_job, run, threads)
+        return loop.engine.call(_called_in_thread, worker, running_job, run, threads)
 
     try:
         return await loop.call_handler(around_async(worker.around_thread, call_thread), running_job, run)

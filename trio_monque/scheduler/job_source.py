@@ -115,7 +115,7 @@ class JobSource:
         """Announce these jobs to the schedulers of this run; None for unknown jobs. May be called from any thread."""
         announcer = self._announcer
         announce = announcer.announce_unknown if jobs is None else partial(announcer.announce, jobs)
-        self._control.on_trio_thread(announce)
+        self._control.post(announce)
 
     def _has_claimed(self) -> None:
         """Ask the other schedulers of this trio run to look for dead claims until this one holds none."""

@@ -95,7 +95,7 @@ class Rescues:
         """
         if batch.is_unknown:
             self._announce(None)
-        self._control.on_trio_thread(partial(self._report, self._announced(batch)))
+        self._control.post(partial(self._report, self._announced(batch)))
 
     def _report(self, rescued: Sequence[Rescued]) -> None:
         if rescued:

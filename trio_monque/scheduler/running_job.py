@@ -9,15 +9,15 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, cast, overload
 
+from ..bridge.handler_loop import CleanupScope, HandlerLoop
 from ..call_context import async_calls
 from ..checks import check_seconds
 from ..engine.run import Run
 from ..engine.run_end import CancelReason
-from ..host.handler_loop import CleanupScope, HandlerLoop
 from ..host.transaction_thread import check_limit
 from ..jobs.job import Job, checkpoint_of
 from ..store.types import ClientSession, ObjectId
-from ..threads import call_on_run
+from ..threads import call_run
 from .scheduler_client import SchedulerClient
 
 if TYPE_CHECKING:
@@ -220,7 +220,7 @@ class RunningJob(Generic[T, Resources]):
         """
         around, run = self._surroundings, self._run
         stored = around.reporting.snapshot(value, name)
-        return stored, around.loop.carry_out(run, around.reporting.report, run, name, stored)
+        return stored, around.loop.engine.call_for(run, around.reporting.report, run, name, stored)
 
     async def transaction(self, function: Callable[[ClientSession], R]) -> R:
         """Commit the writes of `function` and the success of this job together, or neither.
@@ -252,7 +252,7 @@ class RunningJob(Generic[T, Resources]):
                 transaction needs a replica set; one member is enough).
         """
         around, run = self._surroundings, self._run
-        return await around.loop.carry_out(run, around.reporting.transaction, run, function)
+        return await around.loop.engine.call_for(run, around.reporting.transaction, run, function)
 
     def cleanup(self, seconds: float) -> AbstractContextManager[CleanupScope]:
         """`with job.cleanup(5): ...` shields its body from the cancellation of the run, for at most 5 seconds.
@@ -288,7 +288,7 @@ class RunningJob(Generic[T, Resources]):
         transaction that takes too long, it raises TransactionTimeoutError.
         """
         check_limit()
-        return call_on_run(self._in_the_run, function, args)
+        return call_run(self._in_the_run, function, args)
 
     async def _in_the_run(self, function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
         with self._run.extended():
@@ -298,3 +298,8 @@ class RunningJob(Generic[T, Resources]):
 
     def __repr__(self) -> str:
         return f"<RunningJob {self.job}>"
+
+
+def loop_of(running_job: RunningJob[Any, Any]) -> HandlerLoop:
+    """Where its handler runs. Not a part of RunningJob, which handlers see."""
+    return running_job._surroundings.loop  # noqa: SLF001  # Of this file.

@@ -8,21 +8,52 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Final
+from typing import Any, Final
 
+from ..bridge.handler_loop import HandlerLoop
 from ..call_context import async_calls
+from ..client.client_parts import ClientParts
 from ..client.monque import Monque
 from ..clock import VirtualTime, in_time_of
 from ..engine.contention import Contention
-from ..host.handler_loop import HandlerLoop
+from ..engine.nursery import Engine
 from ..host.health import Health, health_of
 from ..host.host import Host
 from ..jobs.job import Job
+from ..options_and_defaults import SchedulerConfig
 from .events_and_report import JobReporter, SchedulerReport
 from .statistics import Statistics, statistics_of
 
 MOST_WARNINGS: Final = 10
+
+
+@dataclass(frozen=True, eq=False)
+class SchedulerParts:
+    """What the client of a running scheduler asks.
+
+    Attributes:
+        client: What it is made of as a client.
+        config: Its options.
+        reporter: Makes its events, log lines and counts.
+        host: Runs its engine.
+        loop: Where its handlers run.
+        contention: What it knows of other instances that take the same jobs.
+        virtual: The virtual time of its run; None for real time.
+    """
+
+    client: ClientParts
+    config: SchedulerConfig
+    reporter: JobReporter
+    host: Host[Job, SchedulerReport]
+    loop: HandlerLoop
+    contention: Contention
+    virtual: VirtualTime | None
+
+    @property
+    def engine(self) -> Engine[Job, Any, Any, Any, Any]:
+        return self.host.engine
 
 
 @async_calls("In a plain handler, call job.from_thread(job.scheduler.{name})")
@@ -36,44 +67,27 @@ class SchedulerClient(Monque):
     """
 
     id: str
-
-    def _set_host(
-        self,
-        host: Host[Job, SchedulerReport],
-        reporter: JobReporter,
-        virtual: VirtualTime | None,
-        instance_id: str,
-        loop: HandlerLoop,
-        contention: Contention,
-    ) -> None:
-        """Set what the constructor of Scheduler has made; it calls this once."""
-        self.id = instance_id
-        self._host = host
-        self._engine = host.engine
-        self._reporter = reporter
-        self._virtual = virtual
-        self._handler_loop = loop
-        self._contention = contention
+    _parts: SchedulerParts
 
     @property
     def report(self) -> SchedulerReport | None:
         """What the scheduler did; None until the scheduler has ended."""
-        return self._host.report
+        return self._parts.host.report
 
     def drain(self) -> None:
         """Begin a graceful shutdown: the scheduler claims no more jobs, and running jobs get `shutdown_timeout`.
 
         A second call changes nothing. It may be called from any thread, such as the thread of a plain handler.
         """
-        self._host.drain()
+        self._parts.host.drain()
 
     async def wait_drained(self) -> None:
         """Return when the scheduler has ended. Call `drain` to end it."""
-        await self._handler_loop.wait(self._host.ended)
+        await self._parts.loop.engine.wait(self._parts.host.ended)
 
     def is_healthy(self) -> bool:
         """Whether `health().reasons` is empty. Call it from any thread; it only reads memory, and does not wait."""
-        return not self._host.examine().reasons
+        return not self._parts.host.examine().reasons
 
     def health(self) -> Health:
         """Whether the scheduler works, and why not. Call it from any thread; it only reads memory, and does not wait.
@@ -90,9 +104,9 @@ class SchedulerClient(Monque):
         - Another process, such as Monque for Node, uses the instance id of this scheduler.
         """
         return health_of(
-            self._host.examine(),
+            self._parts.host.examine(),
             self._server_time(),
-            warnings=(*self._reporter.ended_schedules, *self._left_to_others()),
+            warnings=(*self._parts.reporter.ended_schedules, *self._left_to_others()),
             broken=self._context.jobs.count_skipped(),
         )
 
@@ -102,7 +116,8 @@ class SchedulerClient(Monque):
         On the event loop the numbers agree with each other. In another thread they may be of moments that lie
         a little apart.
         """
-        return statistics_of(self._engine, self._reporter.tally, self._contention, self._context.jobs.count_skipped())
+        parts = self._parts
+        return statistics_of(parts.engine, parts.reporter.tally, parts.contention, self._context.jobs.count_skipped())
 
     def _left_to_others(self) -> Sequence[str]:
         """What this machine lacks, each lack with the number of the jobs that wait for another machine."""
@@ -115,5 +130,5 @@ class SchedulerClient(Monque):
     def _server_time(self) -> datetime:
         # Use the known time of the run: a thread that asked the run for it would wait for an event loop that may be
         # blocked.
-        with in_time_of(self._virtual):
+        with in_time_of(self._parts.virtual):
             return self._context.clock.now()

@@ -93,10 +93,10 @@ class UnstartedJobs:
             # Some may have ended. No look shows them any more, and without this their ends would not be reported.
             if error.unknown_outcome:
                 self._unanswered.append(batch)
-                self._control.on_trio_thread(self._look_soon)
+                self._control.post(self._look_soon)
             raise
         # From here, because the task that waits for this thread may be cancelled.
-        self._control.on_trio_thread(partial(self._reporter.jobs_ended_unstarted, ended))
+        self._control.post(partial(self._reporter.jobs_ended_unstarted, ended))
         return ended
 
     # --- On the thread of the run ---

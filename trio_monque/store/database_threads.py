@@ -73,16 +73,13 @@ class DatabaseThreads:
             MonqueConnectionError: With an unknown outcome: the caller's grace ended although it was
                 shielded from cancellation.
         """
-        if trio.lowlevel.in_trio_task():
-            limiter = self._trio_limiter(channel)
-            if abandon_on_cancel:
-                return await call_in_thread(function, limiter=limiter, abandon_on_cancel=True)
-            return await self._call_with_grace(function, limiter)
-        owner = grace_owner_of_context() or self.grace
-        return await _awaited_although_cancelled(function, self._asyncio_limiter(channel), owner)
-
-    async def _call_with_grace(self, function: Callable[[], T], limiter: Limiter) -> T:
-        """Wait for the thread although cancelled, within the grace of the calling run, or else of these threads."""
+        if not trio.lowlevel.in_trio_task():
+            owner = grace_owner_of_context() or self.grace
+            return await _awaited_although_cancelled(function, self._asyncio_limiter(channel), owner)
+        limiter = self._trio_limiter(channel)
+        if abandon_on_cancel:
+            return await call_in_thread(function, limiter=limiter, abandon_on_cancel=True)
+        # Wait for the thread although cancelled, within the grace of the calling run, or else of these threads.
         grace = grace_of_task() or self.grace
         sent = _Sent(limiter, grace)
         with grace.waiting(sent.scope), sent.scope:

@@ -7,6 +7,7 @@ from typing import Any, Final, TypeVar
 
 import anyio.lowlevel
 
+from ..client.client_parts import ClientParts
 from ..client.context import ClientContext
 from ..client.enqueue import Enqueue, EnqueueWithOutcome
 from ..client.enqueue_many import EnqueueMany
@@ -100,7 +101,7 @@ class _Remembering(Monque):
     """The async calls; a memory carries them out."""
 
     def __init__(self, context: ClientContext, memory: _Memory) -> None:
-        self._open(context)
+        self._open(ClientParts.of(context))
         self._memory = memory
 
     async def _run(self, operation: Operation[R]) -> R:

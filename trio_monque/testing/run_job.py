@@ -9,6 +9,8 @@ from typing import Any, TypeVar, Unpack, cast, overload
 
 import trio
 
+from ..bridge.application_loop import call_on_trio
+from ..bridge.handler_loop import ON_TRIO, HandlerLoop
 from ..checks import LARGEST_NUMBER
 from ..client.context import ClientContext
 from ..client.event_delivery import EventDelivery
@@ -21,8 +23,6 @@ from ..engine.slots import Slots
 from ..engine.waker import WakeSignal
 from ..error_types import UnreadablePayloadError
 from ..foreign_errors import is_a, leaves_of
-from ..host.application_loop import call_on_trio
-from ..host.handler_loop import ON_TRIO, HandlerLoop
 from ..jobs.conditional_write import applied
 from ..jobs.job import Job
 from ..jobs.new_job import NewJob, NewSchedule

@@ -10,8 +10,9 @@ from typing import Final, TypeVar, Unpack
 from ..clock import has_virtual_time_begun, is_run_virtual, skipped_time
 from ..error_types import MonqueError
 from ..options_and_defaults import SchedulerOptions
+from ..scheduler.assembly import Listeners
 from ..scheduler.running_job import Resources
-from ..scheduler.scheduler import Listeners, Scheduler, open_scheduler
+from ..scheduler.scheduler import Scheduler, open_scheduler
 from ..scheduler.scheduler_client import SchedulerClient
 from ..scheduler.workers import Workers
 from ..store.types import ConnectionFailure, Database
@@ -39,7 +40,7 @@ async def crash(scheduler: SchedulerClient) -> None:
     through this scheduler fail. A plain handler goes on in its thread.
     """
     scheduler._context.jobs.interference.append(_Dead())
-    scheduler._engine.die()
+    scheduler._parts.engine.die()
     await scheduler.wait_drained()
 
 

@@ -115,7 +115,7 @@ async def drain(
         InvalidOptionError: `until` has passed, or is naive.
         MonqueError: The scheduler has ended.
     """
-    return await scheduler._handler_loop.call_beside_engine(_drained, scheduler, until, within)
+    return await scheduler._parts.loop.engine.call(_drained, scheduler, until, within)
 
 
 async def _drained(scheduler: Scheduler, until: datetime | None, within: float) -> SchedulerReport:
@@ -128,9 +128,9 @@ async def _drained(scheduler: Scheduler, until: datetime | None, within: float) 
         if until is not None:
             await _skip_to(until, scheduler)
     if limit.cancelled_caught:
-        running = ", ".join(str(job) for job in scheduler._engine.unfinished) or "jobs of other schedulers"
+        running = ", ".join(str(job) for job in scheduler._parts.engine.unfinished) or "jobs of other schedulers"
         raise AssertionError(f"not drained within {within:g} s: {running} still run. Do they wait for the test?")
-    before, after = _reported.get(scheduler, SchedulerReport()), scheduler._reporter.so_far()
+    before, after = _reported.get(scheduler, SchedulerReport()), scheduler._parts.reporter.so_far()
     _reported[scheduler] = after
     return SchedulerReport(
         completed=after.completed - before.completed,
@@ -156,7 +156,7 @@ async def _skip_to(until: datetime, scheduler: Scheduler) -> None:
     """Under a real clock: move due dates to the present, one after the other, and run what is due at each."""
     clock = scheduler._context.clock
     while True:
-        due = await scheduler._source.claims.earliest_pending()
+        due = await scheduler._parts.source.claims.earliest_pending()
         moment = until if due is None else min(due, until)
         # Whole milliseconds, as dates are stored: a part of one less, and the job would not be due yet.
         skipped_time.seconds += max(0.0, math.ceil(clock.seconds_until(moment) * 1000) / 1000)
@@ -166,9 +166,9 @@ async def _skip_to(until: datetime, scheduler: Scheduler) -> None:
 
 
 async def _drain(scheduler: Scheduler) -> None:
-    source = scheduler._source
+    source = scheduler._parts.source
     while True:
-        if scheduler._engine.stop.draining.is_set():
+        if scheduler._parts.engine.stop.draining.is_set():
             raise MonqueError("the scheduler is shutting down or has ended: it claims no more jobs")
         await _quiesce()
         if await _has_waited_for_a_busy_one(scheduler):

@@ -27,9 +27,10 @@ from trio_monque.autojump import clock_hold
 from trio_monque.client import rescuing
 from trio_monque.client.local_wakeups import wake_all_schedulers
 from trio_monque.engine import pauses
+from trio_monque.loops import post_to_runs
 from trio_monque.store import commands, database_threads
 from trio_monque.store.job_collection import JobCollection
-from trio_monque.threads import HoldingLimiter, Limiter, call_in_thread, do_on_run
+from trio_monque.threads import HoldingLimiter, Limiter, call_in_thread
 
 from .plan import Outage, Plan
 
@@ -236,7 +237,7 @@ class Network:
             case "lost":
                 call()
             case "late":
-                do_on_run(partial(self._in_background, partial(self._apply_late, call, trouble.late)))
+                post_to_runs(partial(self._in_background, partial(self._apply_late, call, trouble.late)))
                 raise driver.NetworkTimeout("timed out")
             case "partial":
                 self._apply_partly(call, trouble.share)

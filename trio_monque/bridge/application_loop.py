@@ -15,10 +15,10 @@ from ..bridge.runtime import Runtime
 from ..call_context import is_in_event_loop
 from ..error_types import MonqueError
 from ..grace import carry_grace
-from ..threads import serving_other_loops
+from ..host.host import Body, Host
+from ..loops import serving_other_loops
 from .bridged_handler_loop import BridgedHandlerLoop
 from .handler_loop import ON_TRIO, HandlerLoop
-from .host import Body, Host
 
 T = TypeVar("T")
 PublicT = TypeVar("PublicT")
@@ -88,7 +88,7 @@ async def run(
         return await made.host.run_unwrapped(partial(task_status.started, made.public))
     async with open_in_runtime(partial(_live, make), _drain, noun) as bridged:
         task_status.started(bridged.public)
-        await bridged.loop.wait(bridged.host.ended)
+        await bridged.loop.engine.wait(bridged.host.ended)
     report: ReportT | None = bridged.host.report
     assert report is not None, "it has ended, and a crash was raised"
     return report
@@ -142,4 +142,4 @@ def _drain(made: Opened[Any, Any]) -> None:
         made.body.at_end()
         engine.stop.drain(f"the body of {made.body.name} has ended")
 
-    engine.on_trio_thread(drain)
+    engine.post(drain)

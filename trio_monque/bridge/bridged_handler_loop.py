@@ -20,8 +20,6 @@ from typing import Any, Final, TypeVar
 
 import trio
 
-from ..bridge.mirrored_scope import mirrored_scope
-from ..bridge.runtime import Runtime
 from ..engine.handler_tasks import TRIO_TASKS
 from ..engine.run import BlockName, Run
 from ..engine.run_end import CancelReason, NotBegun
@@ -29,10 +27,12 @@ from ..engine.runner import LATE
 from ..error_types import MonqueError
 from ..events import Event
 from ..grace import carry_grace, using_grace
+from ..loops import TrioLoop
 from ..store.database_threads import Channel
-from ..trio_thread import TrioThread
 from ..unfinished_work import unfinished_work
 from .handler_loop import CleanupScope
+from .mirrored_scope import mirrored_scope
+from .runtime import Runtime
 
 T = TypeVar("T")
 
@@ -49,7 +49,8 @@ class BridgedHandlerLoop:
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
         self._app_loop = runtime.app_loop
-        self._thread = TrioThread()
+        self._loop = TrioLoop()
+        self.engine = _RunBehindBridge(runtime, self._loop)
         self._clock = trio.lowlevel.current_clock()
 
     @property
@@ -114,44 +115,17 @@ class BridgedHandlerLoop:
 
     # --- For the program, on its loop; or for a handler in the runtime ---
 
-    async def carry_out(self, run: Run[Any], function: Callable[..., Awaitable[T]], *args: Any) -> T:
-        if self._thread.is_current:
-            return await function(*args)
-        return await self._runtime.call(_with_grace, run, function, args)
-
-    async def wait(self, event: trio.Event) -> None:
-        if self._thread.is_current:
-            await event.wait()
-        elif not event.is_set():
-            try:
-                await self._runtime.call(event.wait)
-            except MonqueError:
-                if not event.is_set():
-                    raise
-
-    def call_beside_engine(
-        self, function: Callable[..., Awaitable[T]], *args: Any, orphan: Callable[[T], None] | None = None
-    ) -> Awaitable[T]:
-        return self._runtime.call(function, *args, orphan=orphan)
-
     def begin(self, run: Run[Any]) -> None:
         now = self._clock.current_time()
         run.begins_at(now)  # The task may ask for its deadline before the run has taken the post.
-        self.post(partial(run.begin, now))
-
-    def post(self, function: Callable[[], object]) -> None:
-        if self._thread.is_current:
-            function()
-        else:
-            with suppress(RuntimeError):  # The run has ended.
-                self._runtime.post(function)
+        self.engine.post(partial(run.begin, now))
 
     def cleaning_up(self, run: Run[Any], seconds: float) -> AbstractContextManager[CleanupScope]:
         make = partial(run.cleaning_up, seconds)
-        return make() if self._thread.is_current else mirrored_scope(self._runtime, make, shield=True, seconds=seconds)
+        return make() if self._loop.is_current else mirrored_scope(self._runtime, make, shield=True, seconds=seconds)
 
     def extended(self, run: Run[Any]) -> AbstractContextManager[CleanupScope]:
-        if self._thread.is_current:
+        if self._loop.is_current:
             return run.extended()
         return mirrored_scope(self._runtime, run.extended, label=BlockName(run.claim))
 
@@ -163,6 +137,41 @@ class BridgedHandlerLoop:
 
     def moment(self, trio_moment: float) -> float:
         return self._app_loop.loop.time() + (trio_moment - self._clock.current_time())
+
+
+class _RunBehindBridge:
+    """The trio run of the engine, in another thread than the loop of the program."""
+
+    def __init__(self, runtime: Runtime, loop: TrioLoop) -> None:
+        self._runtime = runtime
+        self._loop = loop
+
+    def post(self, function: Callable[[], object]) -> None:
+        if self._loop.is_current:
+            function()
+        else:
+            with suppress(RuntimeError):  # The run has ended.
+                self._runtime.post(function)
+
+    async def call_for(self, run: Run[Any], function: Callable[..., Awaitable[T]], *args: Any) -> T:
+        if self._loop.is_current:
+            return await function(*args)
+        return await self._runtime.call(_with_grace, run, function, args)
+
+    async def wait(self, event: trio.Event) -> None:
+        if self._loop.is_current:
+            await event.wait()
+        elif not event.is_set():
+            try:
+                await self._runtime.call(event.wait)
+            except MonqueError:
+                if not event.is_set():
+                    raise
+
+    def call(
+        self, function: Callable[..., Awaitable[T]], *args: Any, orphan: Callable[[T], None] | None = None
+    ) -> Awaitable[T]:
+        return self._runtime.call(function, *args, orphan=orphan)
 
 
 async def _heard(listener: Callable[[Event], Awaitable[object]], event: Event) -> object:

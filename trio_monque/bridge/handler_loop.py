@@ -1,4 +1,4 @@
-"""HandlerLoop: where handlers and async listeners run, and where calls of the program are carried out.
+"""HandlerLoop: where handlers and async listeners run. EngineRun: where calls of the program are carried out.
 
 An engine always runs on trio. The program that opened it may be on trio too: then its handlers are called in the tasks
 of their runs (`TrioHandlerLoop`), and nothing here costs a task, a command or a coroutine. Or it is on an asyncio loop:
@@ -52,13 +52,42 @@ class CleanupScope(Protocol):
         ...
 
 
+class EngineRun(Protocol):
+    """The trio run of an engine, for tasks on the loop of the program: on that loop, or across the bridge."""
+
+    def post(self, function: Callable[[], object]) -> None:
+        """Call a function in the run; see `Loop.post`."""
+        ...
+
+    def call(
+        self, function: Callable[..., Awaitable[T]], *args: Any, orphan: Callable[[T], None] | None = None
+    ) -> Awaitable[T]:
+        """Call an async function in the run; await the result.
+
+        If the caller is cancelled and does not get what the function returned, `orphan` is called with it, in the run.
+        """
+        ...
+
+    def call_for(self, run: Run[Any], function: Callable[..., Awaitable[T]], *args: Any) -> Awaitable[T]:
+        """Like `call`, for a handler, and with the grace of its run. Also from a task of the engine's run."""
+        ...
+
+    def wait(self, event: trio.Event) -> Awaitable[None]:
+        """Wait for an event of the run; await the result. Also from a task of the engine's run."""
+        ...
+
+
 class HandlerLoop(HandlerTasks, Protocol):
     """The loop on which handlers run. See the top of this file.
 
     Attributes:
+        engine: Where calls of the program are carried out.
         call_listener: Calls an async listener there, from a task of the engine's run; None where that is its loop.
         further_connections: How many connections calls of the program may use beside those of the engine's run.
     """
+
+    @property
+    def engine(self) -> EngineRun: ...
 
     @property
     def further_connections(self) -> int: ...
@@ -82,29 +111,8 @@ class HandlerLoop(HandlerTasks, Protocol):
         """
         ...
 
-    def carry_out(self, run: Run[Any], function: Callable[..., Awaitable[T]], *args: Any) -> Awaitable[T]:
-        """Carry out a call of a handler in the engine's run, with the run's grace for answers; await the result."""
-        ...
-
-    def wait(self, event: trio.Event) -> Awaitable[None]:
-        """Wait for an event of the engine's run, on the loop of the program; await the result."""
-        ...
-
-    def call_beside_engine(
-        self, function: Callable[..., Awaitable[T]], *args: Any, orphan: Callable[[T], None] | None = None
-    ) -> Awaitable[T]:
-        """Call an async function in the engine's run, for the loop of the program; await the result.
-
-        If the caller is cancelled and does not get what the function returned, `orphan` is called with it, in that run.
-        """
-        ...
-
     def begin(self, run: Run[Any]) -> None:
         """A task of the program begins to work in the run: the time limit of the run counts from now on."""
-        ...
-
-    def post(self, function: Callable[[], object]) -> None:
-        """Call a function in the engine's run, soon; in a task of that run, at once. Do nothing once it has ended."""
         ...
 
     def cleaning_up(self, run: Run[Any], seconds: float) -> AbstractContextManager[CleanupScope]:
@@ -124,9 +132,28 @@ class HandlerLoop(HandlerTasks, Protocol):
         ...
 
 
+class _ThisRun:
+    """The engine runs in the trio run of the caller."""
+
+    def post(self, function: Callable[[], object]) -> None:
+        function()
+
+    def call(
+        self, function: Callable[..., Awaitable[T]], *args: Any, orphan: Callable[[T], None] | None = None
+    ) -> Awaitable[T]:
+        return function(*args)
+
+    def call_for(self, run: Run[Any], function: Callable[..., Awaitable[T]], *args: Any) -> Awaitable[T]:
+        return function(*args)
+
+    def wait(self, event: trio.Event) -> Awaitable[None]:
+        return event.wait()
+
+
 class TrioHandlerLoop(TrioTasks):
     """The trio run of the engine itself."""
 
+    engine = _ThisRun()
     call_listener = None
     further_connections = 0
 
@@ -153,22 +180,8 @@ class TrioHandlerLoop(TrioTasks):
     def call_back(self, function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
         return function(*args)
 
-    def carry_out(self, run: Run[Any], function: Callable[..., Awaitable[T]], *args: Any) -> Awaitable[T]:
-        return function(*args)
-
-    def wait(self, event: trio.Event) -> Awaitable[None]:
-        return event.wait()
-
-    def call_beside_engine(
-        self, function: Callable[..., Awaitable[T]], *args: Any, orphan: Callable[[T], None] | None = None
-    ) -> Awaitable[T]:
-        return function(*args)
-
     def begin(self, run: Run[Any]) -> None:
         run.begin()
-
-    def post(self, function: Callable[[], object]) -> None:
-        function()
 
     def cleaning_up(self, run: Run[Any], seconds: float) -> AbstractContextManager[trio.CancelScope]:
         return run.cleaning_up(seconds)
