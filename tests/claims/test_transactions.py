@@ -12,11 +12,15 @@ from pymongo.errors import PyMongoError
 from trio.testing import MockClock
 
 from tests.support.documents import fill, lock_of, take_away
+from tests.support.transactions import Commits
 from trio_monque import Claim, open_claims, run_claims
+from trio_monque.claims.locked_document import Cycle
 from trio_monque.errors import (
     ClaimLostError,
+    FilterStillMatchesError,
     InvalidOptionError,
     InvalidUpdateError,
+    MonqueConnectionError,
     MonqueError,
     TransactionTimeoutError,
 )
@@ -100,6 +104,32 @@ async def test_claim_that_another_program_took_commits_nothing(
     assert lock_of(things)["by"] == "another"
 
 
+async def test_commit_that_nothing_shows_any_more_is_unknown_to_the_handler_and_ends_its_claim(
+    things: Collection, effects: Collection, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lock is gone, and by the time at which that is found, another program may have taken and removed it."""
+    fill(things, 1)
+    Commits(monkeypatch, 2, applied=True)
+    monkeypatch.setattr(Cycle, "is_sure", lambda *_: False)
+    errors: list[MonqueConnectionError] = []
+
+    async def handle(claim: Claim[Any]) -> None:
+        try:
+            await claim.transaction(partial(note, effects, claim.id), DONE)
+        except MonqueConnectionError as error:
+            errors.append(error)
+            with trio.CancelScope(shield=True), pytest.raises(MonqueError, match="has ended"):
+                await claim.release()
+            raise
+
+    report = await run_claims(things, WANTED, handle, wait=False)
+    (error,) = errors
+    assert error.unknown_outcome
+    assert "document 0 was committed: its lock is gone" in str(error)
+    assert (report.finished, report.failed, report.lost, effects.count_documents({})) == (0, 0, 1, 1)
+    assert things.count_documents({"state": "done", "lock": None}) == 1
+
+
 async def test_block_of_a_claim_ends_with_its_transaction(
     things: Collection, effects: Collection, autojump_clock: MockClock
 ) -> None:
@@ -114,6 +144,31 @@ async def test_block_of_a_claim_ends_with_its_transaction(
                     await claim.transaction(partial(note, effects, claim.id))
     assert effects.count_documents({}) == 1
     assert things.count_documents({"state": "done", "lock": None}) == 1
+
+
+async def test_slot_of_a_claim_is_free_after_its_transaction_while_its_block_goes_on(
+    things: Collection, effects: Collection, autojump_clock: MockClock
+) -> None:
+    fill(things, 2)
+    async with open_claims(things, WANTED, wait=False, concurrency=1) as claims:
+        async with await anext(claims) as first:
+            await first.transaction(partial(note, effects, first.id), DONE)
+            with trio.fail_after(60):
+                second = await anext(claims)
+            assert second.id != first.id
+
+
+async def test_filter_that_still_matches_after_a_transaction_is_noticed(
+    things: Collection, effects: Collection, autojump_clock: MockClock
+) -> None:
+    fill(things, 3)
+
+    async def handle(claim: Claim[Any]) -> None:
+        await claim.transaction(partial(note, effects, claim.id), {"$set": {"seen": True}})
+
+    with pytest.raises(FilterStillMatchesError):
+        await run_claims(things, WANTED, handle, wait=False)
+    assert effects.count_documents({}) <= 3
 
 
 async def test_update_that_is_invalid_or_refused_commits_nothing(

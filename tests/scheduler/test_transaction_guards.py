@@ -8,17 +8,26 @@ from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
+import pymongo
 import pytest
 import trio
 from pymongo.errors import AutoReconnect
 from trio.testing import MockClock
 
 from tests.support.fail_points import refusing_server
+from tests.support.interception import Recorder
 from tests.support.transactions import balance, deposit, noting_errors, stored
 from trio_monque import Monque, RunningJob, Scheduler, Workers
 from trio_monque.engine import pauses
-from trio_monque.errors import ClaimLostError, MonqueConnectionError, MonqueError
-from trio_monque.host import transactions
+from trio_monque.errors import (
+    ClaimLostError,
+    MonqueConnectionError,
+    MonqueError,
+    ShortageError,
+    TransactionTimeoutError,
+)
+from trio_monque.host import transaction_thread
+from trio_monque.store.database_threads import Channel, DatabaseThreads
 from trio_monque.store.transactions import end_on_server
 from trio_monque.store.types import ClientSession, Collection
 from trio_monque.testing import Fault, SchedulerOpener, advance, drain, fail_next
@@ -73,6 +82,37 @@ async def test_run_that_was_cancelled_before_its_transaction_gets_the_cancellati
     assert (after.status, after.fail_count, balance(accounts)) == ("pending", 0, 0)
 
 
+async def test_thread_that_cannot_start_is_an_error_of_its_own_and_the_claim_is_held(
+    open_test_scheduler: SchedulerOpener,
+    monque: Monque,
+    accounts: Collection,
+    autojump_clock: MockClock,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The handler can catch it: it is not in a group."""
+    workers, call = Workers(), DatabaseThreads.call
+    shortages = [ShortageError("could not start a thread: can't start new thread")]
+
+    async def short_of_threads(self: DatabaseThreads, function: Any, **options: Any) -> Any:
+        if options.get("channel") is Channel.TRANSACTIONS and shortages:
+            raise shortages.pop()
+        return await call(self, function, **options)
+
+    monkeypatch.setattr(DatabaseThreads, "call", short_of_threads)
+
+    @workers.register("pay")
+    async def pay(job: RunningJob[Any]) -> None:
+        with pytest.raises(ShortageError, match="could not start a thread"):
+            await job.transaction(partial(deposit, accounts))
+        await job.transaction(partial(deposit, accounts))
+
+    async with open_test_scheduler(workers) as scheduler:
+        job = await scheduler.enqueue("pay")
+        await drain(scheduler)
+    after = await stored(monque, job)
+    assert (after.status, after.attempts, balance(accounts)) == ("completed", 1, 1)
+
+
 def outage(scheduler: Scheduler) -> Fault:
     return fail_next(scheduler, AutoReconnect("gone"), command="renew claims", times=None)
 
@@ -109,6 +149,58 @@ async def test_shielded_handler_whose_run_was_cancelled_before_learns_why_it_has
     assert isinstance(error, ClaimLostError) is (reason == "lost")
     assert ("was lost" if reason == "lost" else "is cancelled (timeout)") in str(error)
     assert balance(accounts) == 0
+
+
+async def test_shielded_handler_whose_run_is_cancelled_meanwhile_learns_that_nothing_was_committed(
+    open_test_scheduler: SchedulerOpener, accounts: Collection, autojump_clock: MockClock
+) -> None:
+    workers, errors = Workers(), list[MonqueError]()
+
+    @workers.register("pay", timeout=5, max_attempts=1)
+    async def pay(job: RunningJob[Any]) -> None:
+        def slow(session: ClientSession) -> None:
+            deposit(accounts, session)
+            call_run(trio.sleep, 20)
+
+        with trio.CancelScope(shield=True):
+            try:
+                await job.transaction(slow)
+            except MonqueError as error:
+                errors.append(error)
+
+    async with open_test_scheduler(workers) as scheduler:
+        await scheduler.enqueue("pay")
+        await advance(60)
+    (error,) = errors
+    assert type(error) is MonqueError
+    assert "was cancelled: its transaction was not committed" in str(error)
+    assert balance(accounts) == 0
+
+
+async def test_transaction_for_which_no_time_is_left_calls_nothing_and_names_no_negative_limit(
+    open_test_scheduler: SchedulerOpener,
+    accounts: Collection,
+    autojump_clock: MockClock,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In an outage of the renewals: the claim is still held, and should have been renewed five seconds ago."""
+    monkeypatch.setattr(pauses, "REAL_TIME_BUDGET", 0.0)  # An outage takes virtual time.
+    workers, errors, calls = Workers(), list[TransactionTimeoutError](), list[ClientSession]()
+
+    @workers.register("pay")
+    async def pay(job: RunningJob[Any]) -> None:
+        await trio.sleep(75)
+        with pytest.raises(TransactionTimeoutError) as caught:
+            await job.transaction(calls.append)
+        errors.append(caught.value)
+
+    async with open_test_scheduler(workers) as scheduler:
+        with outage(scheduler):
+            await scheduler.enqueue("pay")
+            await advance(76)
+    (error,) = errors
+    assert (error.limit, calls) == (0.0, [])
+    assert "longer than 0 s" in str(error)
 
 
 async def test_scope_of_the_handler_does_not_lift_the_limit(
@@ -199,6 +291,38 @@ async def test_limit_holds_in_the_second_call_after_a_conflict(
     assert (after.status, after.fail_count, after.rescues) == ("failed", 1, 0)
 
 
+async def test_transaction_that_is_given_up_between_two_attempts_calls_its_function_no_more(
+    open_test_scheduler: SchedulerOpener,
+    monque: Monque,
+    jobs: Collection,
+    accounts: Collection,
+    autojump_clock: MockClock,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    workers, calls = Workers(), list[int]()
+
+    def long_pause(*_: Any) -> None:
+        call_run(trio.sleep, 20)
+
+    monkeypatch.setattr("trio_monque.host.transaction_thread.TransactionThread.pause", long_pause)
+
+    @workers.register("pay", timeout=5, max_attempts=1)
+    async def pay(job: RunningJob[Any]) -> None:
+        def meet(session: ClientSession) -> None:
+            calls.append(1)
+            deposit(accounts, session)
+            jobs.update_one({"_id": job.id}, {"$inc": {"rev": 1}})
+
+        await job.transaction(meet)
+
+    async with open_test_scheduler(workers) as scheduler:
+        job = await scheduler.enqueue("pay")
+        await advance(60)
+    after = await stored(monque, job)
+    assert (after.status, after.fail_reason) == ("failed", "TimeoutError: the run took longer than 5 s")
+    assert (calls, balance(accounts)) == ([1], 0)
+
+
 async def test_function_that_was_too_late_before_a_shutdown_has_failed(
     open_test_scheduler: SchedulerOpener, monque: Monque, accounts: Collection, autojump_clock: MockClock
 ) -> None:
@@ -254,6 +378,65 @@ async def test_transaction_that_the_server_does_not_abort_at_its_limit_is_not_co
     assert caplog.text.count("could not abort the transaction of job pay") == 1
 
 
+@pytest.mark.parametrize("first_call", ["met a conflict", "found newer data"])
+async def test_claim_that_may_be_locked_is_not_renewed_while_the_server_does_not_abort(
+    autojump_clock: MockClock, first_call: str
+) -> None:
+    """From its second call on, the transaction locks its job first: a renewal would wait for that lock."""
+    workers, recorder, calls = Workers(), Recorder(), list[int]()
+
+    @workers.register("pay", max_attempts=1)
+    async def pay(job: RunningJob[Any]) -> None:
+        def meet(session: ClientSession) -> None:
+            calls.append(job.attempt)
+            if len(calls) > 1:
+                call_run(trio.sleep, 65)
+            elif first_call == "met a conflict":
+                deposit(accounts, session)
+                monque.sync.enqueue("pay", 2, unique_key="k", on_conflict="replace")
+            else:
+                monque.sync.enqueue("pay", 2, unique_key="k", on_conflict="replace")
+                deposit(accounts, session)
+
+        if job.attempt == 1:
+            await job.transaction(meet)
+
+    with refusing_server() as server, server.client(event_listeners=[recorder]) as client:
+        accounts, monque = client["x"]["accounts"], Monque(client["x"])
+        accounts.insert_one({"_id": "a", "balance": 0})
+        async with SchedulerOpener(client["x"])(workers, operation_timeout=2) as scheduler:
+            await scheduler.enqueue("pay", 1, unique_key="k")
+            with server.refusing(NOT_AUTHORIZED, ["killSessions"]):
+                await advance(64)
+                named = [name for name, _ in recorder.commands]
+                since = recorder.commands[named.index("killSessions") :]
+                assert [one["update"] for name, one in since if name == "update"] == []
+                await advance(10)
+        assert (calls, balance(accounts)) == ([1, 1], 0)
+
+
+async def test_abort_at_the_cancellation_does_not_depend_on_the_time_for_clean_ups(
+    open_test_scheduler: SchedulerOpener, monque: Monque, accounts: Collection, autojump_clock: MockClock
+) -> None:
+    workers = Workers()
+
+    @workers.register("pay", timeout=5, max_attempts=1)
+    async def pay(job: RunningJob[Any]) -> None:
+        def slow(session: ClientSession) -> None:
+            deposit(accounts, session)
+            call_run(trio.sleep, LONG)
+
+        await job.transaction(slow)
+
+    async with open_test_scheduler(workers, cleanup_timeout=0) as scheduler:
+        job = await scheduler.enqueue("pay")
+        await advance(10)
+        with pymongo.timeout(20):  # The function still runs. Its locks would go after a minute of real time.
+            accounts.update_one({"_id": "a"}, {"$inc": {"balance": 100}})
+        await advance(LONG)
+    assert ((await stored(monque, job)).status, balance(accounts)) == ("failed", 100)
+
+
 async def test_session_is_given_back_only_after_an_abort_that_is_under_way(
     open_test_scheduler: SchedulerOpener,
     monque: Monque,
@@ -279,7 +462,7 @@ async def test_session_is_given_back_only_after_an_abort_that_is_under_way(
             order.append("given back")
             given_back.set()
 
-    monkeypatch.setattr(transactions, "end_on_server", slow_abort)
+    monkeypatch.setattr(transaction_thread, "end_on_server", slow_abort)
     monkeypatch.setattr(ClientSession, "__exit__", noted)
 
     @workers.register("pay", timeout=5, max_attempts=1)

@@ -407,6 +407,8 @@ async def test_commit_that_nothing_shows_any_more_is_unknown_to_the_handler(
     (error,) = told
     assert error.unknown_outcome
     assert "another instance has claimed or ended the job" in str(error)
+    assert scheduler.report is not None
+    assert scheduler.report.completed == 0
     (document,) = jobs.find()
     assert (document["status"], document["receipt"], document.get("failCount", 0)) == (status, "of another", 0)
 

@@ -12,7 +12,7 @@ from trio.testing import MockClock
 from tests.support.jobs_in_memory import flat
 from tests.support.transactions import balance, deposit, noting_errors, stored
 from trio_monque import Monque, RunningJob, Workers
-from trio_monque.errors import InvalidPayloadError, MonqueError
+from trio_monque.errors import ClaimLostError, InvalidPayloadError, MonqueError
 from trio_monque.events import JobCompleted, JobFailed
 from trio_monque.store.types import ClientSession, Collection
 from trio_monque.testing import SchedulerOpener, advance, assert_enqueued, drain
@@ -299,6 +299,7 @@ async def test_claim_that_was_lost_commits_nothing(
     open_test_scheduler: SchedulerOpener, monque: Monque, accounts: Collection, autojump_clock: MockClock
 ) -> None:
     workers = Workers()
+    errors: list[Any] = []
 
     @workers.register("pay")
     async def pay(job: RunningJob[Any]) -> None:
@@ -306,12 +307,12 @@ async def test_claim_that_was_lost_commits_nothing(
             monque.sync.delete_job(job.id)
             deposit(accounts, session)
 
-        await job.transaction(lose)
+        await noting_errors(job, lose, errors)
 
     async with open_test_scheduler(workers) as scheduler:
         await scheduler.enqueue("pay")
         await advance(1)
-    assert balance(accounts) == 0
+    assert (errors, balance(accounts)) == ([(ClaimLostError, "lost")], 0)
     assert scheduler.report is not None
     assert scheduler.report.completed == 0
 

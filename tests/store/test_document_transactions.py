@@ -12,11 +12,13 @@ from pymongo import errors as driver
 from tests.support.locked import NOW, SECOND, claim, handle, lock_of, stamp
 from trio_monque.document_lock import Fence, LockStamp
 from trio_monque.store.documents.locked_collection import LockedCollection
-from trio_monque.store.documents.transactions import DocumentEnd
-from trio_monque.store.transactions import Found
-from trio_monque.store.types import Collection, Database
+from trio_monque.store.documents.settling_statements import Ending
+from trio_monque.store.documents.transactions import find_out, hold, write_end
+from trio_monque.store.transaction_terms import Found
+from trio_monque.store.types import ClientSession, Collection, Database
 
 LATER = NOW + 90 * SECOND
+UNTIL = LATER + 30 * SECOND
 
 
 class Doubt:
@@ -29,22 +31,20 @@ class Doubt:
         assert claim(self.locked, 1, self.mark)
         self.is_sure = True
         self._meanwhile = meanwhile
-        self._untils = [self.mark.until]
 
     def find_out(self) -> Found:
-        return self.end().find_out(LATER)
-
-    def end(self) -> DocumentEnd:
-        return DocumentEnd(self.locked, 1, None, self._fence, self._renewing, lambda: self.is_sure)
-
-    def _renewing(self, beat: datetime) -> datetime:
-        until = beat + 30 * SECOND
-        self._untils.append(until)
-        return until
-
-    def _fence(self) -> Fence:
+        fence = self._fence(UNTIL)
         self._meanwhile()
-        return Fence(self.mark.by, self.mark.token, tuple(self._untils))
+        return find_out(self.locked, 1, UNTIL, fence, lambda: self.is_sure)
+
+    def hold(self, session: ClientSession) -> None:
+        hold(self.locked, 1, UNTIL, self._fence(UNTIL), session)
+
+    def write(self, session: ClientSession) -> bool:
+        return write_end(self.locked, Ending(1, self._fence(UNTIL), None), session)
+
+    def _fence(self, *renewed_until: datetime) -> Fence:
+        return Fence(self.mark.by, self.mark.token, (self.mark.until, *renewed_until))
 
 
 @pytest.fixture
@@ -54,8 +54,7 @@ def documents(db: Database) -> Collection:
 
 def test_lock_that_is_held_was_not_ended_and_is_renewed(documents: Collection) -> None:
     assert Doubt(documents).find_out() is Found.NOT_COMMITTED
-    # By what the claim says: any other date is not in its fence.
-    assert lock_of(documents, 1)["until"] == LATER + 30 * SECOND
+    assert lock_of(documents, 1)["until"] == UNTIL
 
 
 def test_lock_that_is_gone_was_ended_while_no_other_program_can_have_taken_it(documents: Collection) -> None:
@@ -79,7 +78,7 @@ def test_lock_that_another_program_takes_while_the_renewal_is_on_its_way_shows_n
 def test_end_of_the_lock_is_a_part_of_the_transaction(documents: Collection) -> None:
     doubt = Doubt(documents)
     with documents.database.client.start_session() as session, session.start_transaction():
-        assert doubt.end().write(None, session)
+        assert doubt.write(session)
         assert lock_of(documents, 1)["by"]  # Others do not see it before the commit.
         session.abort_transaction()
     assert lock_of(documents, 1)["by"]
@@ -88,9 +87,9 @@ def test_end_of_the_lock_is_a_part_of_the_transaction(documents: Collection) -> 
 def test_hold_keeps_others_from_the_document_until_the_end_of_the_transaction(documents: Collection) -> None:
     doubt = Doubt(documents)
     with documents.database.client.start_session() as session, session.start_transaction():
-        doubt.end().hold(LATER, session)
+        doubt.hold(session)
         with pytest.raises(driver.PyMongoError), pymongo.timeout(0.3):
             documents.update_one({"_id": 1}, {"$set": {"changed": True}})
-        assert doubt.end().write(None, session)
+        assert doubt.write(session)
         session.commit_transaction()
     assert documents.find_one() == {"_id": 1}

@@ -18,7 +18,7 @@ from tests.support.interception import Recorder
 from tests.support.interference import Failing
 from tests.support.jobs_in_memory import flat
 from tests.support.store import PAST, claim, claim_due, handle
-from tests.support.transactions import Commits, balance, deposit
+from tests.support.transactions import Commits, JobEnd, balance, deposit
 from trio_monque.errors import MonqueConnectionError, MonqueError, TransactionTimeoutError
 from trio_monque.jobs import transitions
 from trio_monque.jobs.fences import fence
@@ -26,16 +26,9 @@ from trio_monque.jobs.job import Job, JobStatus
 from trio_monque.store import job_changes, leases, queries
 from trio_monque.store.codec import filter_of
 from trio_monque.store.job_collection import JobCollection
-from trio_monque.store.job_transactions import JobEnd
 from trio_monque.store.settling import Fate
-from trio_monque.store.transactions import (
-    LONGEST_PAUSE,
-    MOST_QUESTIONS,
-    CommitOutcome,
-    Found,
-    end_on_server,
-    run_transaction,
-)
+from trio_monque.store.transaction_terms import CommitOutcome, Found
+from trio_monque.store.transactions import LONGEST_PAUSE, MOST_QUESTIONS, end_on_server, run_transaction
 from trio_monque.store.types import ClientSession, Collection, Database
 
 LATER = PAST + timedelta(minutes=1)
@@ -104,7 +97,7 @@ def run(
     job: Job,
     function: Callable[[ClientSession], Any],
     terms: Terms | None = None,
-    kind: type[JobEnd[Any]] = JobEnd,
+    kind: type[JobEnd] = JobEnd,
 ) -> Seen:
     def decide(result: Any) -> Any:
         return transitions.complete(job, LATER, result)
@@ -413,7 +406,7 @@ def test_transaction_that_is_given_up_before_its_begin_calls_nothing(store: JobC
 def test_server_aborts_a_transaction_whose_thread_goes_on(store: JobCollection, accounts: Collection) -> None:
     (job,) = claim(store, 1)
     terms = Terms()
-    end = JobEnd[Any](store, job, lambda _: transitions.complete(job, LATER))
+    end = JobEnd(store, job, lambda _: transitions.complete(job, LATER))
 
     def outlive(session: ClientSession) -> None:
         deposit(accounts, session)
@@ -452,7 +445,7 @@ def test_document_is_locked_from_the_second_call_on(
         else:
             changed.append(True)
 
-    end = JobEnd[Any](store, job, lambda _: transitions.complete(job, LATER), RECEIPT)
+    end = JobEnd(store, job, lambda _: transitions.complete(job, LATER), RECEIPT)
     ended = run_transaction(end, others_change, Terms(), is_repeated=is_repeated)
     assert ended.outcome is CommitOutcome.COMMITTED
     assert changed == ([False] if is_repeated else [True, False])
@@ -462,7 +455,7 @@ def test_hold_leaves_a_request_to_cancel_to_the_end(store: JobCollection) -> Non
     """Others may take long with what they do to such a job, and must not wait for it."""
     (job,) = claim(store, 1)
     store.collection.update_one({"_id": job.id}, {"$set": {"cancelRequestedAt": LATER}})
-    end = JobEnd[Any](store, job, lambda _: transitions.complete(job, LATER))
+    end = JobEnd(store, job, lambda _: transitions.complete(job, LATER))
     with store.collection.database.client.start_session() as session, session.start_transaction():
         end.hold(LATER, session)
         with pymongo.timeout(2):
@@ -508,7 +501,7 @@ def test_question_about_a_commit_is_by_a_majority_and_in_one_session(
     (job,) = claim(store, 1)
     store.collection.update_one({"_id": job.id}, {"$set": {"status": "completed"}})
     recorder.commands.clear()
-    end = JobEnd[Any](store, job, lambda _: transitions.complete(job, LATER))
+    end = JobEnd(store, job, lambda _: transitions.complete(job, LATER))
     assert end.find_out(LATER) is Found.UNKNOWN
     (renewal,), (look,) = sent(recorder, "update"), sent(recorder, "find")
     assert renewal["writeConcern"]["w"] == "majority"
@@ -521,10 +514,30 @@ def test_abort_takes_two_seconds_at_most(recorded: tuple[JobCollection, Recorder
     """The thread of the transaction waits for it."""
     store, recorder = recorded
     (job,) = claim(store, 1)
-    end = JobEnd[Any](store, job, lambda _: transitions.complete(job, LATER))
+    end = JobEnd(store, job, lambda _: transitions.complete(job, LATER))
     with store.collection.database.client.start_session() as session:
         end_on_server(end, session.session_id)
     (abort,) = sent(recorder, "killSessions")
+    assert 0 < abort["maxTimeMS"] <= 2000
+
+
+@pytest.mark.parametrize("seconds", [30.0, 0.0])
+def test_thread_waits_two_seconds_at_most_for_its_own_abort(
+    recorded: tuple[JobCollection, Recorder], accounts: Collection, seconds: float
+) -> None:
+    """Also if the time of its transaction is over, and with it all that the driver would send in that time."""
+    store, recorder = recorded
+    (job,) = claim(store, 1)
+    accounts_there, terms = store.collection.database.accounts, Terms()
+
+    def fail(session: ClientSession) -> None:
+        deposit(accounts_there, session)
+        terms.seconds = seconds
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        run(store, job, fail, terms)
+    (abort,) = sent(recorder, "abortTransaction")
     assert 0 < abort["maxTimeMS"] <= 2000
 
 
@@ -549,7 +562,7 @@ def test_fate_that_cannot_be_read_leaves_no_doubt_that_nothing_was_committed(sto
     assert not caught.value.unknown_outcome
 
 
-class Unwritable(JobEnd[Any]):
+class Unwritable(JobEnd):
     """The end of a claim that the server does not understand."""
 
     def write(self, _value: Any, session: ClientSession) -> bool:
@@ -557,7 +570,7 @@ class Unwritable(JobEnd[Any]):
         raise AssertionError("unreachable")
 
 
-class FailsInside(JobEnd[Any]):
+class FailsInside(JobEnd):
     """The end of a claim at which the server fails inside: outside of a transaction, it may be written."""
 
     def write(self, _value: Any, session: ClientSession) -> bool:
@@ -567,7 +580,7 @@ class FailsInside(JobEnd[Any]):
 
 @pytest.mark.parametrize("kind", [Unwritable, FailsInside])
 def test_error_of_the_end_is_one_of_the_library_and_its_outcome_is_known(
-    store: JobCollection, accounts: Collection, kind: type[JobEnd[Any]]
+    store: JobCollection, accounts: Collection, kind: type[JobEnd]
 ) -> None:
     (job,) = claim(store, 1)
     with pytest.raises(MonqueConnectionError, match="end the claim in its transaction") as caught:
@@ -576,7 +589,7 @@ def test_error_of_the_end_is_one_of_the_library_and_its_outcome_is_known(
     assert balance(accounts) == 0
 
 
-class Silent(JobEnd[Any]):
+class Silent(JobEnd):
     """The end of a claim about which the database does not answer."""
 
     def find_out(self, beat: datetime) -> Found:

@@ -1,15 +1,22 @@
-"""What tests of transactions share: an account, its balance, how a job is stored, and commits whose answer is lost."""
+"""What tests of transactions share: an account, its balance, how a job is stored and ends, and lost answers."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
 import pytest
 from pymongo import errors as driver
 
 from trio_monque import Monque, RunningJob
+from trio_monque.jobs.conditional_write import Transition
 from trio_monque.jobs.job import Job
+from trio_monque.store import job_transactions
+from trio_monque.store.job_collection import JobCollection
+from trio_monque.store.settling import Fate
+from trio_monque.store.transaction_terms import Found
 from trio_monque.store.types import ClientSession, Collection
 
 
@@ -28,6 +35,42 @@ async def stored(monque: Monque, job: Job) -> Job:
     found = await monque.get_job(job.id)
     assert found is not None
     return found
+
+
+@dataclass(eq=False)
+class JobEnd:
+    """The end of a job in its transaction, without a run: `decide` says what it is."""
+
+    jobs: JobCollection
+    job: Job
+    decide: Callable[[Any], Transition]
+    receipt: str = "tx:of this test"
+    decided: list[Transition] = field(default_factory=list)
+
+    @property
+    def item(self) -> str:
+        return f"job {self.job}"
+
+    @property
+    def collection(self) -> Collection:
+        return self.jobs.collection
+
+    @property
+    def operation_timeout(self) -> float:
+        return self.jobs.operation_timeout
+
+    def hold(self, beat: datetime, session: ClientSession) -> None:
+        job_transactions.hold(self.jobs, self.job, beat, session)
+
+    def write(self, value: Any, session: ClientSession) -> bool:
+        self.decided.append(self.decide(value))
+        return job_transactions.write_end(self.jobs, self.decided[-1], self.receipt, session)
+
+    def find_out(self, beat: datetime) -> Found:
+        return job_transactions.find_out(self.jobs, self.job, self.receipt, beat)
+
+    def read_fate(self) -> Fate:
+        return job_transactions.read_fate(self.jobs, self.job, self.decided[-1], self.receipt)
 
 
 class Commits:

@@ -21,7 +21,6 @@ from ..error_types import ClaimLostError, InvalidUpdateError, MonqueConnectionEr
 from ..foreign_errors import is_a, safe_error, without
 from ..safe_text import shown
 from ..store.documents.settling_statements import EncodedUpdate
-from ..store.transactions import CommitOutcome, Ended
 from ..store.types import ClientSession
 from .claim_work import ClaimWork
 from .early_ends import EarlyEnds, Update
@@ -131,26 +130,21 @@ class Claim(Generic[DocT]):
             MonqueError: The claim has ended, its work is cancelled, or the server is standalone.
         """
         encoded = self._ends.encoded(update, self._run.claim)
-        ended: Ended[R] = await self._loop.engine.call_for(self._run, self._commit, function, encoded)
-        return ended.value
+        return await self._loop.engine.call_for(self._run, self._commit, function, encoded)
 
-    async def _commit(self, function: Callable[[ClientSession], R], update: EncodedUpdate | None) -> Ended[R]:
+    async def _commit(self, function: Callable[[ClientSession], R], update: EncodedUpdate | None) -> R:
         """In the run of the engine."""
         await trio.lowlevel.checkpoint_if_cancelled()
         self._check_held()
         try:
-            ended = await self._ends.transaction(self._run, function, update)
-        except ClaimLostError:
-            self._work.end()
+            value = await self._ends.transaction(self._run, function, update)
+        except MonqueError as error:
+            # Settled, although it raises: nothing shows whether it was committed, and the lock is gone.
+            if self._run.is_settled_early or isinstance(error, ClaimLostError):
+                self._work.end()
             raise
         self._work.end()
-        if ended.outcome is CommitOutcome.UNKNOWN:
-            raise MonqueConnectionError(
-                f"it is unknown whether the transaction of document {shown(self.id)} was committed: its lock is gone, "
-                "and the lease had expired, so that another instance may have finished it",
-                unknown_outcome=True,
-            )
-        return ended
+        return value
 
     async def release(self, delay: float | timedelta = 0.0) -> None:
         """Release the document without counting the attempt. Any instance may claim it after `delay`: seconds, or a

@@ -14,7 +14,7 @@ from ..call_context import async_calls
 from ..checks import check_seconds
 from ..engine.run import Run
 from ..engine.run_end import CancelReason
-from ..host.transactions import check_limit
+from ..host.transaction_thread import check_limit
 from ..jobs.job import Job, checkpoint_of
 from ..store.types import ClientSession, ObjectId
 from ..threads import call_run

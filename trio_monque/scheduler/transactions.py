@@ -6,8 +6,10 @@ schedule that changes meanwhile is read again, as in any settlement, and the tra
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable
 from datetime import datetime
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from ..client.client_context import ClientContext
@@ -16,13 +18,12 @@ from ..engine.run_end import CancelReason
 from ..error_types import InvalidPayloadError, MonqueConnectionError, MonqueError
 from ..host.transactions import Transactions, cut_short, raise_cancellation
 from ..jobs import transitions
-from ..jobs.conditional_write import Transition
 from ..jobs.job import Job
+from ..store import job_transactions
 from ..store.database_threads import Channel, DatabaseThreads
-from ..store.job_transactions import JobEnd
 from ..store.settling import Fate
-from ..store.transactions import CommitOutcome, Ended
-from ..store.types import ClientSession
+from ..store.transaction_terms import CommitOutcome, Found
+from ..store.types import ClientSession, Collection
 from .running_job import RunCancelled
 from .settlement import JobSettlement, decided
 from .settling import MOST_ROUNDS, bring_up_to_date
@@ -39,15 +40,16 @@ class SettlesRuns(Protocol):
 
 
 class JobTransaction:
-    """One transaction: how it ends its job, and what the answer means."""
+    """The transaction of one job: a `Transactional`, which decides how its job ends and what the outcome means."""
 
     def __init__(self, run: Run[Job], context: ClientContext, db_threads: DatabaseThreads, runs: SettlesRuns) -> None:
         self._run = run
         self._context = context
         self._db_threads = db_threads
         self._runs = runs
-        self._end: JobEnd[Any] = JobEnd(context.jobs, run.claim, self._decide)
+        self._receipt = f"tx:{secrets.token_hex(12)}"  # Unique to this transaction.
         self._settlement: JobSettlement | None = None
+        # As it was read again, after its schedule had changed.
         self._updated: Job | None = None
         self._rounds = 0
 
@@ -55,56 +57,81 @@ class JobTransaction:
         self, transactions: Transactions[Job, JobSettlement], function: Callable[[ClientSession], R]
     ) -> tuple[R, JobSettlement]:
         """Return what the function returned, and the settlement. See `RunningJob.transaction`."""
-        run = self._run
         try:
-            ended = await transactions.commit(run, function, self._end, self._concluded)
+            value = await transactions.commit(self._run, self, function)
         except RunCancelled:
             # The function called `check_cancelled`, or `from_thread`. An async handler has its own cancellation.
-            if run.reason is not None:
-                await raise_cancellation(run)
+            if self._run.reason is not None:
+                await raise_cancellation(self._run)
             raise
-        if ended.outcome is CommitOutcome.UNKNOWN:
-            raise MonqueConnectionError(
-                f"it is unknown whether the transaction of job {run.claim} was committed: another instance has claimed "
-                "or ended the job since",
-                unknown_outcome=True,
-            )
-        assert self._settlement is not None
-        return ended.value, self._settlement
+        return value, self._decided()
 
-    def _decide(self, value: Any) -> Transition:
-        """In the thread of the transaction."""
+    @property
+    def item(self) -> str:
+        return f"job {self._run.claim}"
+
+    @property
+    def collection(self) -> Collection:
+        return self._context.jobs.collection
+
+    @property
+    def operation_timeout(self) -> float:
+        return self._context.jobs.operation_timeout
+
+    # --- In the thread of the transaction ---
+
+    def hold(self, beat: datetime, session: ClientSession) -> None:
+        job_transactions.hold(self._context.jobs, self._run.claim, beat, session)
+
+    def write(self, value: Any, session: ClientSession) -> bool:
         settlement = self._settlement = self._runs.success(self._run, value)
         settlement.job = self._updated or settlement.job
-        settlement.receipt = self._end.receipt
+        settlement.receipt = self._receipt
         now: datetime = self._context.clock.now()
-        settlement.transition = transitions.unless_cancelled(settlement.job, now, decided(settlement, now))
-        return settlement.transition
+        transition = transitions.unless_cancelled(settlement.job, now, decided(settlement, now))
+        settlement.transition = transition
+        return job_transactions.write_end(self._context.jobs, transition, self._receipt, session)
 
-    async def _concluded(self, ended: Ended[Any]) -> tuple[JobSettlement, bool] | None:
-        settlement, run = self._settlement, self._run
-        assert settlement is not None, "its end was decided"
-        match ended.outcome:
-            case CommitOutcome.COMMITTED:
-                settlement.fate = Fate.WRITTEN
-            case CommitOutcome.REFUSED:
-                raise InvalidPayloadError(
-                    f"the result cannot be stored in job {run.claim}: the server refuses the document. Nothing was "
-                    "committed"
-                )
-            case CommitOutcome.UNMATCHED:
-                settlement.fate = await self._db_threads.call(self._end.read_fate, channel=Channel.RENEWALS)
-            case _:
-                settlement.fate = Fate.LOST
+    def find_out(self, beat: datetime) -> Found:
+        return job_transactions.find_out(self._context.jobs, self._run.claim, self._receipt, beat)
+
+    # --- On the run ---
+
+    async def conclude(self, outcome: CommitOutcome) -> tuple[JobSettlement, bool] | None:
+        settlement, run = self._decided(), self._run
+        if outcome is CommitOutcome.REFUSED:
+            raise InvalidPayloadError(
+                f"the result cannot be stored in {self.item}: the server refuses the document. Nothing was committed"
+            )
+        settlement.fate = await self._fate(outcome)
         if settlement.fate is Fate.CANCELLED:
             run.cancel(CancelReason.USER)
             await raise_cancellation(run)
-            raise cut_short(f"job {run.claim}")
+            raise cut_short(self.item)
         if settlement.fate is Fate.JOB_CHANGED:
             self._rounds += 1
             if self._rounds == MOST_ROUNDS:
-                raise MonqueError(f"the transaction of job {run.claim} was not committed: the job kept changing")
+                raise MonqueError(f"the transaction of {self.item} was not committed: the job kept changing")
             await bring_up_to_date(settlement, self._context, self._db_threads)
             self._updated = settlement.job
             return None
         return settlement, settlement.fate is Fate.WRITTEN
+
+    async def _fate(self, outcome: CommitOutcome) -> Fate:
+        if outcome is not CommitOutcome.UNMATCHED:
+            return Fate.WRITTEN if outcome is CommitOutcome.COMMITTED else Fate.LOST
+        transition = self._decided().transition
+        assert transition is not None, "it matched nothing, so it was sent"
+        read_fate = partial(job_transactions.read_fate, self._context.jobs, self._run.claim, transition, self._receipt)
+        return await self._db_threads.call(read_fate, channel=Channel.RENEWALS)
+
+    def unknown(self) -> MonqueConnectionError:
+        return MonqueConnectionError(
+            f"it is unknown whether the transaction of {self.item} was committed: another instance has claimed or "
+            "ended the job since",
+            unknown_outcome=True,
+        )
+
+    def _decided(self) -> JobSettlement:
+        assert self._settlement is not None, "its end was decided"
+        return self._settlement

@@ -1,15 +1,13 @@
-"""The end of a job, as its transaction writes it; `transactions.py` says when.
+"""What the transaction of a job writes to its document, and how it finds out what became of that.
 
-A receipt is written with the end: if the answer to the commit is lost, it shows whose end the document has.
+`transactions.py` says in which order. A receipt is written with the end: if the answer to the commit is lost, it shows
+whose end the document has.
 """
 
 from __future__ import annotations
 
-import secrets
-from collections.abc import Callable
-from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 from pymongo import WriteConcern
 
@@ -23,70 +21,34 @@ from .job_collection import JobCollection
 from .leases import signs_of_life
 from .settling import Fate, fate_of
 from .settling_statements import Statement
-from .transactions import Found
-from .types import ClientSession, Collection
-
-R = TypeVar("R")
+from .transaction_terms import Found
+from .types import ClientSession
 
 
-@dataclass(slots=True, eq=False)
-class JobEnd(Generic[R]):
-    """A `ClaimEnd`.
-
-    Attributes:
-        decide: Returns the end of the claim, by what the function returned.
-        receipt: Unique to this transaction.
-    """
-
-    jobs: JobCollection
-    job: Job
-    decide: Callable[[R], Transition]
-    receipt: str = field(default_factory=lambda: f"tx:{secrets.token_hex(12)}")
-    _transition: Transition | None = None
-
-    @property
-    def item(self) -> str:
-        return f"job {self.job}"
-
-    @property
-    def collection(self) -> Collection:
-        return self.jobs.collection
-
-    @property
-    def operation_timeout(self) -> float:
-        return self.jobs.operation_timeout
-
-    def hold(self, beat: datetime, session: ClientSession) -> None:
-        # If a cancellation was requested, the renewal matches nothing. The write of the end finds that out.
-        condition = filter_of({**fence(self.job), "claim.cancel_requested_at": None})
-        self.collection.update_one(condition, _renewal(beat), hint=BY_ID, session=session)
-
-    def write(self, value: R, session: ClientSession) -> bool:
-        transition = self._transition = self.decide(value)
-        guard, update = filter_of(transition.guard), update_of(transition, self.receipt)
-        return bool(self.collection.update_one(guard, update, hint=BY_ID, session=session).matched_count)
-
-    def find_out(self, beat: datetime) -> Found:
-        return _find_out(self.jobs, self.job, self.receipt, beat)
-
-    def read_fate(self) -> Fate:
-        """Return why the end matched nothing. After the transaction was aborted."""
-        assert self._transition is not None, "it was written"
-        return _read_fate(self.jobs, self.job, Statement(self._transition, self.receipt, [claim_id(self.job)]))
+def hold(jobs: JobCollection, job: Job, beat: datetime, session: ClientSession) -> None:
+    """Lock the job in the transaction; see `ClaimEnd.hold`."""
+    # If a cancellation was requested, the renewal matches nothing. The write of the end finds that out.
+    condition = filter_of({**fence(job), "claim.cancel_requested_at": None})
+    jobs.collection.update_one(condition, _renewal(beat), hint=BY_ID, session=session)
 
 
-def _renewal(beat: datetime) -> dict[str, Any]:
-    return {"$max": signs_of_life(beat), "$set": {FIELD["updated_at"]: beat}}
+def write_end(jobs: JobCollection, transition: Transition, receipt: str, session: ClientSession) -> bool:
+    """Write the end in the transaction; return whether it matched. See `ClaimEnd.write`."""
+    guard, update = filter_of(transition.guard), update_of(transition, receipt)
+    return bool(jobs.collection.update_one(guard, update, hint=BY_ID, session=session).matched_count)
 
 
 @command("read what became of a claim", writes=False)
-def _read_fate(jobs: JobCollection, job: Job, statement: Statement) -> Fate:
+def read_fate(jobs: JobCollection, job: Job, transition: Transition, receipt: str) -> Fate:
+    """Return why the end matched nothing. After the transaction was aborted."""
     document = by_majority(jobs.collection, LENIENT).find_one({"_id": job.id}, hint=BY_ID)
+    statement = Statement(transition, receipt, [claim_id(job)])
     return Fate.LOST if document is None else fate_of(statement, document)
 
 
 @command("find out about a transaction")
-def _find_out(jobs: JobCollection, job: Job, receipt: str, beat: datetime) -> Found:
+def find_out(jobs: JobCollection, job: Job, receipt: str, beat: datetime) -> Found:
+    """Find out what became of a commit that was not acknowledged; see `ClaimEnd.find_out`."""
     # By a majority, whatever the writes of this collection ask for: an election must not undo this one.
     writer = jobs.collection.with_options(write_concern=WriteConcern("majority"))
     with causal_session(jobs.collection) as session:
@@ -97,3 +59,7 @@ def _find_out(jobs: JobCollection, job: Job, receipt: str, beat: datetime) -> Fo
         document = reader.find_one({"_id": job.id}, [FIELD["internals.receipt"]], hint=BY_ID, session=session)
     is_ours = document is not None and document.get(FIELD["internals.receipt"]) == receipt
     return Found.COMMITTED if is_ours else Found.UNKNOWN
+
+
+def _renewal(beat: datetime) -> dict[str, Any]:
+    return {"$max": signs_of_life(beat), "$set": {FIELD["updated_at"]: beat}}
