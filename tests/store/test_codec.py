@@ -59,7 +59,7 @@ def test_document_of_a_new_job_has_the_fields_of_monque_and_no_defaults(db: Data
 
 
 @pytest.mark.parametrize(
-    "follow_up", [FollowUpOwed(), FollowUpChosen(ObjectId()), FollowUpParked(attempt=2, due=PAST)], ids=repr
+    "follow_up", [FollowUpOwed(), FollowUpChosen(ObjectId(24 * "a")), FollowUpParked(attempt=2, due=PAST)], ids=repr
 )
 def test_job_survives_the_way_to_the_database_and_back(db: Database, jobs: Collection, follow_up: FollowUp) -> None:
     at = PAST + timedelta(milliseconds=1)
