@@ -1,0 +1,41 @@
+"""How short a job's way through the code is: which files it crosses, and how many calls it takes.
+
+These are counts of a trace, so they are the same on a busy machine. A change that makes one of them larger says what it
+buys. Most of the calls are those of trio and of the driver.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from typing import Any
+
+import pytest
+
+from tests.support.programs import run_program
+from trio_monque.embedded import EmbeddedServer
+from trio_monque.store.types import Database
+
+FILES = {"enqueue": 24, "enqueue and run": 78}
+CALLS_ON_TRIO_THREAD = 172
+"""Python calls for each job of a scheduler that runs a hundred at a time."""
+
+
+@cache
+def traced(uri: str, database: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(run_program("-m", "tests.support.traced_job", uri=uri, database=database))
+    return found
+
+
+@pytest.fixture
+def trace(mongod: EmbeddedServer, monque_db: Database) -> dict[str, Any]:
+    return traced(mongod.uri, monque_db.name)
+
+
+@pytest.mark.parametrize("part", FILES)
+def test_a_job_crosses_few_files(trace: dict[str, Any], part: str) -> None:
+    assert len(trace[part]) <= FILES[part], trace[part]
+
+
+def test_a_job_among_a_hundred_takes_few_calls(trace: dict[str, Any]) -> None:
+    assert trace["calls"] <= CALLS_ON_TRIO_THREAD
