@@ -416,3 +416,12 @@ def test_picture_refuses_an_import_upward_and_an_unknown_room(room: str, may_imp
 
 def _listed(names: Iterable[str]) -> str:
     return ", ".join(sorted(names)) or "—"
+
+
+def test_no_two_classes_have_one_name() -> None:
+    places: dict[str, list[str]] = {}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef):
+                places.setdefault(node.name, []).append(path.relative_to(PACKAGE).as_posix())
+    assert {name: files for name, files in places.items() if len(files) > 1} == {}

@@ -16,7 +16,7 @@ from pymongo import MongoClient
 
 from trio_monque import Monque, Workers
 from trio_monque.checks import problem_of_handler
-from trio_monque.cli.run.target import Target, check_usable
+from trio_monque.cli.run.target import WorkerTarget, check_usable
 from trio_monque.client.sync_monque import SyncMonque
 
 FLAGS = 0 if sys.version_info >= (3, 14) else __future__.annotations.compiler_flag
@@ -44,7 +44,7 @@ def test_handler_that_takes_too_much_is_still_refused() -> None:
 
 
 def test_function_that_gives_workers_is_usable() -> None:
-    check_usable(Target("shop:function", defined("def function() -> Unknown: ...")))
+    check_usable(WorkerTarget("shop:function", defined("def function() -> Unknown: ...")))
 
 
 def test_both_clients_show_the_annotations_of_their_methods() -> None:

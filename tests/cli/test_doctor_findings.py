@@ -12,7 +12,7 @@ import pytest
 from trio_monque.cli.doctor.about_server import judge_indexes, judge_server
 from trio_monque.cli.doctor.doctor_command import judge
 from trio_monque.cli.doctor.facts import Facts, IndexFacts, ServerFacts
-from trio_monque.cli.doctor.findings import KINDS, Finding, Kind, Severity
+from trio_monque.cli.doctor.findings import KINDS, Finding, FindingKind, Severity
 from trio_monque.store.diagnosis.indexes import Indexes, Plan
 from trio_monque.store.diagnosis.server import Member, Server, Topology
 
@@ -33,7 +33,7 @@ def sentences(*found: Finding) -> list[str]:
 
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=lambda kind: kind.name)
-def test_texts_of_each_kind_are_sentences_with_fields(kind: Kind) -> None:
+def test_texts_of_each_kind_are_sentences_with_fields(kind: FindingKind) -> None:
     assert KINDS[kind.name] is kind
     assert re.fullmatch(r"[a-z]+(-[a-z]+)*", kind.name)
     for text in (kind.sentence, kind.advice):

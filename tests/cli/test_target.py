@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from trio_monque import RunningJob, Workers
-from trio_monque.cli.run.target import Selection, Target, load_target, workers_of_all
+from trio_monque.cli.run.target import SelectedNames, WorkerTarget, load_target, workers_of_all
 from trio_monque.cli.tracebacks import UserCodeError
 from trio_monque.errors import MonqueError
 
@@ -28,7 +28,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 def test_attribute_may_be_one_of_an_attribute(folder: Path) -> None:
     (folder / "nesting.py").write_text("class Shop:\n    class jobs:\n        workers = 3\n", encoding="utf-8")
-    assert load_target("nesting:Shop.jobs.workers") == Target("nesting:Shop.jobs.workers", 3)
+    assert load_target("nesting:Shop.jobs.workers") == WorkerTarget("nesting:Shop.jobs.workers", 3)
     with pytest.raises(MonqueError, match="nesting has no attribute 'wrokers'; did you mean 'workers'?"):
         load_target("nesting:Shop.jobs.wrokers")
 
@@ -59,9 +59,9 @@ def shop() -> Workers[str]:
 
 def test_names_that_are_not_run_must_be_those_of_workers() -> None:
     """A typing error would run what must not run here."""
-    assert Selection((), ("weigh",)).of(shop(), "shop:workers").names == ("send", "post")
+    assert SelectedNames((), ("weigh",)).of(shop(), "shop:workers").names == ("send", "post")
     with pytest.raises(MonqueError, match="--except wiegh: no worker of shop:workers .*; did you mean 'weigh'?"):
-        Selection((), ("wiegh",)).of(shop(), "shop:workers")
+        SelectedNames((), ("wiegh",)).of(shop(), "shop:workers")
 
 
 async def test_async_context_manager_is_entered_and_left() -> None:
@@ -76,7 +76,7 @@ async def test_async_context_manager_is_entered_and_left() -> None:
 
     async with AsyncExitStack() as stack:
         for name, value in (("function", opened), ("manager", opened())):
-            workers = await workers_of_all([Target(name, value)], stack)
+            workers = await workers_of_all([WorkerTarget(name, value)], stack)
             assert workers.names == ("send", "weigh", "post")
         steps.append("entered")
     assert steps == ["opened", "opened", "entered", "closed", "closed"]

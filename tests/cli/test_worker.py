@@ -14,7 +14,7 @@ from trio_monque import RunningJob, SchedulerReport, Workers
 from trio_monque.cli.connection_options import Connection
 from trio_monque.cli.exit_statuses import CHECK_FAILED, SUCCEEDED
 from trio_monque.cli.run import worker
-from trio_monque.cli.run.target import Selection, Target
+from trio_monque.cli.run.target import SelectedNames, WorkerTarget
 from trio_monque.cli.run.worker import Work, run_worker
 from trio_monque.cli.run.worker_state import WorkerState
 
@@ -41,11 +41,11 @@ class Run:
     def __call__(self, loop: str, target: Callable[[], Any] = nothing) -> int:
         self._target = target
         connection = Connection("mongodb://localhost/shop", None)
-        return run_worker(Work(("shop:open_workers",), Selection((), ()), connection, loop, {}), WorkerState())
+        return run_worker(Work(("shop:open_workers",), SelectedNames((), ()), connection, loop, {}), WorkerState())
 
-    def load_target(self, name: str) -> Target:
+    def load_target(self, name: str) -> WorkerTarget:
         self.handlers_at_import = handlers()
-        return Target(name, self._open_workers)
+        return WorkerTarget(name, self._open_workers)
 
     async def run_until_signalled(self, *_arguments: object, **_options: object) -> SchedulerReport:
         return self.report

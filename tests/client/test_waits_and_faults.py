@@ -33,7 +33,7 @@ from trio_monque.embedded import EmbeddedServer
 from trio_monque.errors import MonqueConnectionError, MonqueError
 from trio_monque.jobs.job import Job, JobStatus
 from trio_monque.store import ended_jobs
-from trio_monque.store.ended_jobs import Look
+from trio_monque.store.ended_jobs import EndedLook
 from trio_monque.store.types import Collection, Database
 from trio_monque.testing import fail_next
 
@@ -208,7 +208,7 @@ async def test_reported_job_that_a_majority_does_not_show_as_ended_yet_is_looked
     monque: Monque, jobs: Collection, how: str
 ) -> None:
     job = await monque.enqueue("double", 4)
-    late: list[Look] = []
+    late: list[EndedLook] = []
 
     def look_behind_the_opening(call: Callable[[], Any]) -> Any:
         found = call()
@@ -217,7 +217,7 @@ async def test_reported_job_that_a_majority_does_not_show_as_ended_yet_is_looked
         return found
 
     def look_at_what_is_reported(call: Callable[[], Any]) -> Any:
-        late.append(Look())
+        late.append(EndedLook())
         return late[0]
 
     Call(monque, LOOK, look_behind_the_opening)
@@ -230,7 +230,7 @@ async def test_job_that_a_late_look_does_not_find_is_not_taken_for_deleted(monqu
     """As in an election: a majority read does not find a job that was acknowledged."""
     job = await monque.enqueue("double", 4)
     for of_looker in (False, True):
-        Call(monque, LOOK, lambda _: Look(unseen={job.id}), of_looker=of_looker)
+        Call(monque, LOOK, lambda _: EndedLook(unseen={job.id}), of_looker=of_looker)
     looks = Seen(monque, LOOK)
     async with trio.open_nursery() as nursery:
 
@@ -321,10 +321,10 @@ def test_wait_notes_only_what_concerns_its_own_jobs() -> None:
     """One look serves many waits."""
     ours, theirs = job_that(JobStatus.COMPLETED), job_that(JobStatus.COMPLETED)
     wait = JobWait([ours.id], "first", check=True)
-    wait.take(Look(ended={theirs.id: theirs}, recurring={ObjectId()}), gone=[ObjectId()])
+    wait.take(EndedLook(ended={theirs.id: theirs}, recurring={ObjectId()}), gone=[ObjectId()])
     wait.fail(MonqueError("of another job"), theirs.id)
     assert not wait.is_over
-    wait.take(Look(ended={ours.id: ours}))
+    wait.take(EndedLook(ended={ours.id: ours}))
     assert wait.result() == [ours]
     wait.fail(MonqueError("too late"), ours.id)
     assert wait.result() == [ours]

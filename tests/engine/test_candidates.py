@@ -12,7 +12,7 @@ from trio.testing import MockClock
 
 from trio_monque.engine.candidates import Candidates
 from trio_monque.engine.contention import FRUITLESS_TO_SPREAD, Contention
-from trio_monque.engine.demand import Demand, Found
+from trio_monque.engine.demand import Demand, FoundItems
 
 Item = tuple[str, int]
 
@@ -51,7 +51,7 @@ class Queue:
 
     async def look(
         self, wanted: Mapping[str, int], passed_over: Mapping[str, int], demand: Demand, now: datetime
-    ) -> Found[Item]:
+    ) -> FoundItems[Item]:
         self.looks.append((wanted, passed_over))
         there = list(self.items)
         await trio.sleep(LOOK)
@@ -62,7 +62,7 @@ class Queue:
         by_group = {group: [item for item in there if item[0] == group][passed_over.get(group, 0) :] for group in asked}
         items = [item for group in sorted(asked) for item in by_group[group][: wanted[group]]]
         exhausted = {group for group in asked if len(by_group[group]) < wanted[group]}
-        return Found(items, asked, exhausted, exhausted & passed_over.keys(), is_whole=demand.suspects > 0)
+        return FoundItems(items, asked, exhausted, exhausted & passed_over.keys(), is_whole=demand.suspects > 0)
 
 
 def group(name: str, count: int) -> list[Item]:

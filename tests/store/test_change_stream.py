@@ -24,7 +24,7 @@ from trio_monque.embedded import EmbeddedServer
 from trio_monque.errors import MonqueConnectionError
 from trio_monque.jobs import transitions
 from trio_monque.store import change_stream, leases, settling
-from trio_monque.store.change_stream import Change, Kind, NoStreamError, Watch, end_wait, open_watch
+from trio_monque.store.change_stream import ChangeKind, JobChange, NoStreamError, Watch, end_wait, open_watch
 from trio_monque.store.job_collection import JobCollection
 from trio_monque.store.types import Collection, Database
 
@@ -45,25 +45,25 @@ def watching(store: JobCollection, instance: str = "us") -> Iterator[Watch]:
         opened.close()
 
 
-def heard(opened: Watch, store: JobCollection, write: Callable[[], object]) -> Sequence[Change]:
+def heard(opened: Watch, store: JobCollection, write: Callable[[], object]) -> Sequence[JobChange]:
     """What the stream reports for this call, and nothing after it."""
     write()
     marker = insert(store, "marker").id
-    changes: list[Change] = []
+    changes: list[JobChange] = []
     while not any(change.job_id == marker for change in changes):
         changes += opened.read()
     assert changes.pop().job_id == marker
     return changes
 
 
-def of_update(job_id: Any, *, is_pending: bool = True, **fields: Any) -> Change:
-    return Change(Kind.JOB, job_id, is_pending=is_pending, **fields)
+def of_update(job_id: Any, *, is_pending: bool = True, **fields: Any) -> JobChange:
+    return JobChange(ChangeKind.JOB, job_id, is_pending=is_pending, **fields)
 
 
 def test_stream_reports_a_new_job_with_its_name_and_due_time(store: JobCollection, jobs: Collection) -> None:
     with watching(store) as opened:
         (due,) = heard(opened, store, lambda: insert(store, "greet"))
-        assert due == Change(Kind.JOB, due.job_id, "greet", is_new=True, is_pending=True, due=PAST)
+        assert due == JobChange(ChangeKind.JOB, due.job_id, "greet", is_new=True, is_pending=True, due=PAST)
         (later,) = heard(opened, store, lambda: NodePeer(jobs).enqueue("other", nextRunAt=LATER))
         assert (later.name, later.is_pending, later.due) == ("other", True, LATER)
 
@@ -74,7 +74,7 @@ def test_stream_reports_changes_that_make_a_job_pending_or_reschedule_it(
     job = insert(store, "greet").id
     with watching(store) as opened:
 
-        def changed(update: Any) -> Sequence[Change]:
+        def changed(update: Any) -> Sequence[JobChange]:
             return heard(opened, store, lambda: jobs.update_one({"_id": job}, update))
 
         assert changed({"$set": {"nextRunAt": LATER}}) == [of_update(job, due=LATER)]
@@ -91,7 +91,7 @@ def test_stream_reports_changes_that_make_a_job_pending_or_reschedule_it(
         # Not new, although it is whole: a reader that got the new one must get this, too.
         whole = {"name": "x", "status": "pending", "nextRunAt": PAST}
         replaced = heard(opened, store, lambda: jobs.replace_one({"_id": job}, whole))
-        assert replaced == [Change(Kind.JOB, job, "x", is_pending=True, due=PAST)]
+        assert replaced == [JobChange(ChangeKind.JOB, job, "x", is_pending=True, due=PAST)]
 
 
 def test_stream_reports_a_request_to_cancel(store: JobCollection, jobs: Collection) -> None:
@@ -139,7 +139,7 @@ def test_stream_reports_a_replacement_that_requests_a_cancellation(store: JobCol
     asked = {"name": "greet", "status": "processing", "cancelRequestedAt": PAST}
     with watching(store) as opened:
         (reported,) = heard(opened, store, lambda: jobs.replace_one({"_id": job.id}, asked))
-    assert reported == Change(Kind.JOB, job.id, "greet", cancel_requested=True)
+    assert reported == JobChange(ChangeKind.JOB, job.id, "greet", cancel_requested=True)
 
 
 def test_stream_reports_pauses_and_its_own_leaving_mark_and_no_heartbeats(store: JobCollection, db: Database) -> None:
@@ -156,7 +156,7 @@ def test_stream_reports_pauses_and_its_own_leaving_mark_and_no_heartbeats(store:
 
     with watching(store) as opened:
         reported = heard(opened, store, write)
-    assert reported == [*[Change(Kind.PAUSE, name="greet")] * 3, Change(Kind.LEAVING)]
+    assert reported == [*[JobChange(ChangeKind.PAUSE, name="greet")] * 3, JobChange(ChangeKind.LEAVING)]
     assert instances.count_documents({"_id": "leaving:us"}) == 0
 
 
@@ -174,13 +174,13 @@ def test_wait_is_ended_at_once_by_the_own_leaving_and_by_no_other(
     with watching(store) as opened:
         leave(store, "them")
         entries.update_many({}, {"$set": {"heartbeatAt": LATER}})  # The server itself keeps the beats back.
-        answers: list[Sequence[Change]] = []
+        answers: list[Sequence[JobChange]] = []
         reader = threading.Thread(target=lambda: answers.append(opened.read()))
         reader.start()
         leave(store, "us")
         reader.join()
     # One wait, and its one answer: a wait that ends by itself, after `LONGEST_AWAIT`, has none.
-    assert answers == [[Change(Kind.LEAVING)]]
+    assert answers == [[JobChange(ChangeKind.LEAVING)]]
     assert entries.count_documents({"_id": {"$regex": "^leaving:"}}) == 0
 
 
@@ -198,8 +198,8 @@ def test_wait_is_ended_although_a_mark_remained_of_a_life_that_was_killed(
     if has_entry:
         instances.insert_one({"_id": "us", "leaving": True})
     with watching(store) as opened:
-        assert heard(opened, store, lambda: end_wait(store, "us")) == [Change(Kind.LEAVING)]
-        assert heard(opened, store, lambda: end_wait(store, "us")) == [Change(Kind.LEAVING)]
+        assert heard(opened, store, lambda: end_wait(store, "us")) == [JobChange(ChangeKind.LEAVING)]
+        assert heard(opened, store, lambda: end_wait(store, "us")) == [JobChange(ChangeKind.LEAVING)]
 
 
 @pytest.mark.parametrize(
@@ -218,7 +218,7 @@ def test_stream_reports_that_the_collection_is_gone(
     db["another"].insert_one({})
     with watching(store) as opened:
         reported = heard(opened, store, lambda: vanish(jobs))
-        assert {change.kind for change in reported} == {Kind.GONE}
+        assert {change.kind for change in reported} == {ChangeKind.GONE}
         assert opened.is_open
 
 
@@ -253,7 +253,7 @@ def test_read_that_is_not_to_wait_loses_nothing(store: JobCollection) -> None:
     with watching(store) as opened:
         assert opened.read(wait=0) == []
         job = insert(store).id
-        reported: list[Change] = []
+        reported: list[JobChange] = []
         while not reported:
             reported += opened.read(wait=0)
         assert [change.job_id for change in reported] == [job]
@@ -307,10 +307,10 @@ def test_stream_of_a_database_that_is_dropped_ends(store: JobCollection, client:
     insert(store)
     with watching(store) as opened:
         client.drop_database(store.collection.database.name)
-        reported: list[Change] = []
+        reported: list[JobChange] = []
         while opened.is_open:
             reported += opened.read()
-    assert {change.kind for change in reported} == {Kind.GONE}
+    assert {change.kind for change in reported} == {ChangeKind.GONE}
 
 
 def test_foreign_documents_do_not_end_the_stream(store: JobCollection, jobs: Collection) -> None:
@@ -322,7 +322,11 @@ def test_foreign_documents_do_not_end_the_stream(store: JobCollection, jobs: Col
 
     with watching(store) as opened:
         reported = heard(opened, store, write)
-    assert reported == [Change(Kind.JOB, is_pending=True), Change(Kind.JOB), Change(Kind.JOB)]
+    assert reported == [
+        JobChange(ChangeKind.JOB, is_pending=True),
+        JobChange(ChangeKind.JOB),
+        JobChange(ChangeKind.JOB),
+    ]
 
 
 @pytest.mark.full
@@ -334,7 +338,7 @@ def test_data_does_not_travel_and_a_burst_is_one_answer(db: Database, mongod: An
             db["monque_jobs"].insert_one(large)
             db["monque_jobs"].insert_many([Monque(db).sync.document("greet") for _ in range(500)])
             recorder.commands.clear()
-            reported: list[Change] = []
+            reported: list[JobChange] = []
             while len(reported) < 501:
                 reported += opened.read()
     assert {change.name for change in reported} == {"greet"}

@@ -15,7 +15,7 @@ from trio_monque.document_lock import LockStamp, dead_letter_lock, freed
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.errors import InvalidPayloadError, MonqueConnectionError
 from trio_monque.store.documents.locked_collection import LockedCollection
-from trio_monque.store.documents.settling import GONE, MOVED, UNPROVEN, WRITTEN, Fate, settle
+from trio_monque.store.documents.settling import GONE, MOVED, UNPROVEN, WRITTEN, DocumentFate, settle
 from trio_monque.store.documents.settling_statements import Ending, encoded_update
 from trio_monque.store.types import Collection, Database
 
@@ -149,10 +149,10 @@ def test_end_by_a_later_holder_is_not_counted_as_ours_beside_a_refused_one(
     added = encoded_update(locked, {"$inc": {"n": 1}})
     settled = settle(locked, [Ending(number, fence(mark), added) for number in range(4)])
     assert [(one.fate, one.may_be_written) for one in settled] == [
-        (Fate.GONE, True),
-        (Fate.GONE, True),
-        (Fate.REFUSED, False),
-        (Fate.GONE, True),
+        (DocumentFate.GONE, True),
+        (DocumentFate.GONE, True),
+        (DocumentFate.REFUSED, False),
+        (DocumentFate.GONE, True),
     ]
     assert documents.find_one({"_id": 1}) == {"_id": 1, "n": 1, "done": "theirs"}
 
@@ -220,7 +220,7 @@ def test_what_is_claimed_again_beside_a_refused_one_was_still_ended(
         updates = [encoded_update(own, {"$inc": {"n": 1}}), encoded_update(own, DONE)]
         reported = settle(own, [Ending(number, fence(mark), update) for number, update in enumerate(updates)])
     assert interceptor.times == 1
-    assert [one.fate for one in reported] == [Fate.REFUSED, Fate.WRITTEN]
+    assert [one.fate for one in reported] == [DocumentFate.REFUSED, DocumentFate.WRITTEN]
 
 
 # --- Refused ---
@@ -235,7 +235,11 @@ def test_one_refused_update_keeps_no_neighbour_from_its_end(locked: LockedCollec
         Ending(8, fence(mark), encoded_update(locked, DONE)),
     ]
     reported = settle(locked, endings)
-    assert [one.fate for one in reported if one.fate is not Fate.GONE] == [Fate.REFUSED, Fate.REFUSED, Fate.WRITTEN]
+    assert [one.fate for one in reported if one.fate is not DocumentFate.GONE] == [
+        DocumentFate.REFUSED,
+        DocumentFate.REFUSED,
+        DocumentFate.WRITTEN,
+    ]
     # The server does not report how many documents it had written when it stopped at 4.
     assert [reported[number] for number in (0, 1, 2, 3, 5, 6)] == [UNPROVEN] * 6
     assert "non-numeric" in str(reported[4].error)
@@ -254,7 +258,12 @@ def test_settling_distinguishes_refused_documents_from_lost_ones(
     documents.delete_one({"_id": 3})
     added = encoded_update(locked, {"$inc": {"n": 1}})
     reported = settle(locked, [Ending(number, fence(mark), added) for number in range(4)])
-    assert [one.fate for one in reported] == [Fate.REFUSED, Fate.GONE, Fate.GONE, Fate.GONE]
+    assert [one.fate for one in reported] == [
+        DocumentFate.REFUSED,
+        DocumentFate.GONE,
+        DocumentFate.GONE,
+        DocumentFate.GONE,
+    ]
     assert [one.may_be_written for one in reported] == [False, True, False, False]
 
 
@@ -291,7 +300,7 @@ def test_update_that_the_server_refuses_is_reported_and_harms_no_other(
     mark = held(documents, locked, 3, n=1, a=5, pad="p" * 80_000)
     endings = [Ending(number, fence(mark), encoded_update(locked, DONE)) for number in (0, 2)]
     reported = settle(locked, [endings[0], Ending(1, fence(mark), encoded_update(locked, update)), endings[1]])
-    assert [one.fate for one in reported] == [Fate.WRITTEN, Fate.REFUSED, Fate.WRITTEN]
+    assert [one.fate for one in reported] == [DocumentFate.WRITTEN, DocumentFate.REFUSED, DocumentFate.WRITTEN]
     assert reported[1].error
     assert lock_of(documents, 1)["token"] == mark.token
 

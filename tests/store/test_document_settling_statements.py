@@ -25,7 +25,7 @@ from tests.support.thoroughly import in_full, one_in, rows_in, the_same_examples
 from trio_monque.document_lock import LockStamp, freed
 from trio_monque.store.documents import settling_statements
 from trio_monque.store.documents.locked_collection import LockedCollection
-from trio_monque.store.documents.settling import GONE, MOVED, UNPROVEN, WRITTEN, Fate, Settled, settle
+from trio_monque.store.documents.settling import GONE, MOVED, UNPROVEN, WRITTEN, DocumentFate, Settled, settle
 from trio_monque.store.documents.settling_statements import EncodedUpdate, Ending, encoded_update, grouped
 from trio_monque.store.types import Collection, Database
 
@@ -57,7 +57,7 @@ def stored(documents: Collection) -> dict[Any, Any]:
     return {document.pop("_id"): document for document in documents.find()}
 
 
-def fates(reported: Sequence[Settled]) -> list[Fate]:
+def fates(reported: Sequence[Settled]) -> list[DocumentFate]:
     return [one.fate for one in reported]
 
 
@@ -222,7 +222,7 @@ def test_refused_result_keeps_no_neighbour_from_its_end(
         reported = settle(own, finished(own, mark, results))
         first = next(command for name, command in recorder.commands if name == "update")
     assert len(first["updates"]) == 1
-    assert all(reported[number].fate is Fate.REFUSED and reported[number].error for number in bad)
+    assert all(reported[number].fate is DocumentFate.REFUSED and reported[number].error for number in bad)
     # If the server stopped at a later document than the first, it does not report how many it had written.
     neighbour = WRITTEN if 0 in bad else UNPROVEN
     assert all(reported[number] == neighbour for number in range(6) if number not in bad)
@@ -248,7 +248,7 @@ def test_result_that_is_nested_too_deeply_spoils_no_other(
     mark = held(documents, ["alone", *range(4)])
     deep = encoded_update(locked, {"$set": {"n": nested(depth)}})
     (alone,) = settle(locked, [Ending("alone", fence(mark), deep)])
-    assert alone.fate is (Fate.WRITTEN if depth < 180 else Fate.REFUSED)
+    assert alone.fate is (DocumentFate.WRITTEN if depth < 180 else DocumentFate.REFUSED)
     reported = settle(locked, finished(locked, mark, {**own_numbers(4), 1: {"n": nested(depth)}}))
     assert reported[1].fate is alone.fate
     # The server refuses the whole command. Whether it has executed some statements before depends on the depth.

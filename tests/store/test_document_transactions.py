@@ -14,7 +14,7 @@ from trio_monque.document_lock import Fence, LockStamp
 from trio_monque.store.documents.locked_collection import LockedCollection
 from trio_monque.store.documents.settling_statements import Ending
 from trio_monque.store.documents.transactions import find_out, hold, write_end
-from trio_monque.store.transaction_terms import Found
+from trio_monque.store.transaction_terms import FoundCommit
 from trio_monque.store.types import ClientSession, Collection, Database
 
 LATER = NOW + 90 * SECOND
@@ -32,7 +32,7 @@ class Doubt:
         self.is_sure = True
         self._meanwhile = meanwhile
 
-    def find_out(self) -> Found:
+    def find_out(self) -> FoundCommit:
         fence = self._fence(UNTIL)
         self._meanwhile()
         return find_out(self.locked, 1, UNTIL, fence, lambda: self.is_sure)
@@ -53,16 +53,16 @@ def documents(db: Database) -> Collection:
 
 
 def test_lock_that_is_held_was_not_ended_and_is_renewed(documents: Collection) -> None:
-    assert Doubt(documents).find_out() is Found.NOT_COMMITTED
+    assert Doubt(documents).find_out() is FoundCommit.NOT_COMMITTED
     assert lock_of(documents, 1)["until"] == UNTIL
 
 
 def test_lock_that_is_gone_was_ended_while_no_other_program_can_have_taken_it(documents: Collection) -> None:
     doubt = Doubt(documents)
     documents.update_one({"_id": 1}, {"$unset": {"lock": ""}})
-    assert doubt.find_out() is Found.COMMITTED
+    assert doubt.find_out() is FoundCommit.COMMITTED
     doubt.is_sure = False
-    assert doubt.find_out() is Found.UNKNOWN
+    assert doubt.find_out() is FoundCommit.UNKNOWN
 
 
 def test_lock_that_another_program_takes_while_the_renewal_is_on_its_way_shows_nothing(documents: Collection) -> None:
@@ -71,7 +71,7 @@ def test_lock_that_another_program_takes_while_the_renewal_is_on_its_way_shows_n
         doubt.is_sure = False
 
     doubt = Doubt(documents, take)
-    assert doubt.find_out() is Found.UNKNOWN
+    assert doubt.find_out() is FoundCommit.UNKNOWN
     assert lock_of(documents, 1)["by"] == "another"
 
 

@@ -27,7 +27,7 @@ from trio_monque.store import job_changes, leases, queries
 from trio_monque.store.codec import filter_of
 from trio_monque.store.job_collection import JobCollection
 from trio_monque.store.settling import Fate
-from trio_monque.store.transaction_terms import CommitOutcome, Found
+from trio_monque.store.transaction_terms import CommitOutcome, FoundCommit
 from trio_monque.store.transactions import LONGEST_PAUSE, MOST_QUESTIONS, end_on_server, run_transaction
 from trio_monque.store.types import ClientSession, Collection, Database
 
@@ -502,7 +502,7 @@ def test_question_about_a_commit_is_by_a_majority_and_in_one_session(
     store.collection.update_one({"_id": job.id}, {"$set": {"status": "completed"}})
     recorder.commands.clear()
     end = JobEnd(store, job, lambda _: transitions.complete(job, LATER))
-    assert end.find_out(LATER) is Found.UNKNOWN
+    assert end.find_out(LATER) is FoundCommit.UNKNOWN
     (renewal,), (look,) = sent(recorder, "update"), sent(recorder, "find")
     assert renewal["writeConcern"]["w"] == "majority"
     assert look["readConcern"]["level"] == "majority"
@@ -592,7 +592,7 @@ def test_error_of_the_end_is_one_of_the_library_and_its_outcome_is_known(
 class Silent(JobEnd):
     """The end of a claim about which the database does not answer."""
 
-    def find_out(self, beat: datetime) -> Found:
+    def find_out(self, beat: datetime) -> FoundCommit:
         raise MonqueConnectionError("no answer", transient=True)
 
 

@@ -15,7 +15,7 @@ import pytest
 from trio_monque import Claim, Monque, Scheduler
 from trio_monque.bridge.app_loop import AppLoop
 from trio_monque.bridge.runtime import Runtime
-from trio_monque.claims.assembly import Parts
+from trio_monque.claims.assembly import ClaimsParts
 from trio_monque.claims.claims import RunningClaims
 from trio_monque.client.client_context import ClientContext
 from trio_monque.clock import ServerClock
@@ -118,7 +118,7 @@ def runs_of_claims(claims: RunningClaims) -> Any:
     return claims._parts.engine._runner.running
 
 
-def parts_of(claims: RunningClaims) -> Parts:
+def parts_of(claims: RunningClaims) -> ClaimsParts:
     """The parts of running claims: their engine, source and clock, which no public class shows."""
     return claims._parts
 

@@ -16,7 +16,7 @@ from trio_monque.jobs.job import Job
 from trio_monque.store import job_transactions
 from trio_monque.store.job_collection import JobCollection
 from trio_monque.store.settling import Fate
-from trio_monque.store.transaction_terms import Found
+from trio_monque.store.transaction_terms import FoundCommit
 from trio_monque.store.types import ClientSession, Collection
 
 
@@ -66,7 +66,7 @@ class JobEnd:
         self.decided.append(self.decide(value))
         return job_transactions.write_end(self.jobs, self.decided[-1], self.receipt, session)
 
-    def find_out(self, beat: datetime) -> Found:
+    def find_out(self, beat: datetime) -> FoundCommit:
         return job_transactions.find_out(self.jobs, self.job, self.receipt, beat)
 
     def read_fate(self) -> Fate:

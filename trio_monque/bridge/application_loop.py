@@ -10,8 +10,6 @@ from typing import Any, Generic, TypeVar
 
 import trio
 
-from ..bridge.lifetime import open_in_runtime
-from ..bridge.runtime import Runtime
 from ..call_context import is_in_event_loop
 from ..error_types import MonqueError
 from ..grace import carry_grace
@@ -19,6 +17,8 @@ from ..host.host import Body, Host
 from ..loops import serving_other_loops
 from .bridged_handler_loop import BridgedHandlerLoop
 from .handler_loop import ON_TRIO, HandlerLoop
+from .lifetime import open_in_runtime
+from .runtime import Runtime
 
 T = TypeVar("T")
 PublicT = TypeVar("PublicT")

@@ -35,7 +35,7 @@ Listeners = Mapping[type[Event], Any]
 
 
 @dataclass(frozen=True)
-class Parts:
+class ClaimsParts:
     """The parts that the public classes use. These hold the other parts."""
 
     host: Host[HeldDocument, ClaimsReport]
@@ -57,7 +57,7 @@ def assembled(
     listeners: Listeners | None,
     work: Work,
     loop: HandlerLoop,
-) -> Parts:
+) -> ClaimsParts:
     """Check the arguments and construct the parts, in the trio run in which they work.
 
     Args:
@@ -102,7 +102,7 @@ def assembled(
     if not config.wait:
         finisher = Finisher(host.engine, sources.claims)
         host.engine.add_chore(finisher.run, finisher.progress)
-    return Parts(host, sources, locked, reporter, time, event_delivery)
+    return ClaimsParts(host, sources, locked, reporter, time, event_delivery)
 
 
 def _get_ready(locked: LockedCollection, time: ServerTime, config: ClaimConfig) -> None:

@@ -17,7 +17,7 @@ import trio
 
 from ..document_lock import LockStamp, renewed_until
 from ..engine.contention import Contention
-from ..engine.demand import Demand, Due, Found, Granted
+from ..engine.demand import Demand, Due, FoundItems, Granted
 from ..engine.lease import Beats
 from ..engine.source import Control
 from ..error_types import FilterStillMatchesError
@@ -95,12 +95,12 @@ class DocumentClaims(NamesNoItems):
 
     async def look(
         self, wanted: Mapping[str, int], passed_over: Mapping[str, int], demand: Demand, now: datetime
-    ) -> Found[Any]:
+    ) -> FoundItems[Any]:
         look: Callable[[], documents.due.SeenIds] = partial(
             documents.due.survey, self._leased, wanted[GROUP], now, passed_over=passed_over.get(GROUP, 0)
         )
         seen = await self._db_threads.call(look, channel=Channel.CLAIMS, abandon_on_cancel=True)
-        return Found(seen.ids, wanted, (GROUP,) if seen.is_all else (), (GROUP,) if seen.is_short else ())
+        return FoundItems(seen.ids, wanted, (GROUP,) if seen.is_all else (), (GROUP,) if seen.is_short else ())
 
     # --- Claims ---
 

@@ -23,7 +23,7 @@ from ..host.host import Body
 from ..log import exc_info_of, logger_of
 from ..store.types import TypedCollection
 from ..unfinished_work import unfinished_work
-from .assembly import Listeners, Parts, assembled
+from .assembly import ClaimsParts, Listeners, assembled
 from .claim import Claim
 from .claim_work import ClaimWork
 from .delivery import ClaimQueue, HandlerSlots
@@ -46,7 +46,7 @@ class RunningClaims:
     """Claims that are running: the value that `nursery.start(run_claims, ...)` returns."""
 
     def __init__(
-        self, parts: Parts, config: ClaimConfig, loop: HandlerLoop, delivery: ClaimQueue | HandlerSlots
+        self, parts: ClaimsParts, config: ClaimConfig, loop: HandlerLoop, delivery: ClaimQueue | HandlerSlots
     ) -> None:
         self._parts = parts
         self._delivery = delivery
@@ -126,7 +126,7 @@ class Claims(RunningClaims, Generic[DocT]):
     Several tasks may iterate at once. The iteration ends when no document is left (`wait=False`), or after `drain()`.
     """
 
-    def __init__(self, parts: Parts, config: ClaimConfig, loop: HandlerLoop, queue: ClaimQueue) -> None:
+    def __init__(self, parts: ClaimsParts, config: ClaimConfig, loop: HandlerLoop, queue: ClaimQueue) -> None:
         super().__init__(parts, config, loop, queue)
         self._queue = queue
 
@@ -203,7 +203,7 @@ async def open_claims(
         yield claims
 
 
-def _body(parts: Parts, queue: ClaimQueue) -> Body:
+def _body(parts: ClaimsParts, queue: ClaimQueue) -> Body:
     async def close_when_draining(_in_body: trio.CancelScope) -> None:
         await parts.engine.stop.draining.wait()
         queue.close()

@@ -22,7 +22,7 @@ from ..jobs.verdicts import CutShort, Discarded, Failed, Snoozed, Succeeded
 from ..safe_text import shown
 from ..store import documents
 from ..store.documents.locked_collection import LockedCollection
-from ..store.documents.settling import Fate, Settled
+from ..store.documents.settling import DocumentFate, Settled
 from ..store.documents.settling_statements import EncodedUpdate, Ending
 from .locked_document import HeldDocument
 
@@ -142,7 +142,7 @@ def _lock_after(
 def shorten_refused_error(settlement: DocumentSettlement) -> bool:
     """Shorten the error in a lock that the server refused; return False if there is nothing to shorten."""
     ending, settled = settlement.ending, settlement.settled
-    if ending is None or ending.lock is None or settled is None or settled.fate is not Fate.REFUSED:
+    if ending is None or ending.lock is None or settled is None or settled.fate is not DocumentFate.REFUSED:
         return False
     error = ending.lock.get("error")
     if not isinstance(error, str) or shortened(error) == error:

@@ -22,7 +22,7 @@ from ..jobs.verdicts import Discarded
 from ..log import logger_of
 from ..store import documents
 from ..store.database_threads import Channel
-from ..store.documents.settling import Fate, Settled
+from ..store.documents.settling import DocumentFate, Settled
 from ..store.documents.settling_statements import Ending
 from .context import ClaimsContext
 from .events_and_report import log_extra
@@ -114,13 +114,13 @@ class DocumentSettling:
         for one, settled in zip(left, answers, strict=True):
             one.settled = settled
             one.may_be_written |= settled.may_be_written
-            if settled.fate is Fate.GONE and one.may_be_written:
+            if settled.fate is DocumentFate.GONE and one.may_be_written:
                 # Either an earlier attempt of ours removed the lock, or the lease ended and another instance has
                 # claimed and ended the document. While no other program can have taken the lock, it was ours.
                 # Afterwards no read can tell: `finish` raises MonqueConnectionError instead of a result that may be
                 # wrong.
                 one.is_unclear = not one.held.cycle.is_sure(one.held.key, trio.current_time())
-                one.settled = settled if one.is_unclear else Settled(Fate.WRITTEN)
+                one.settled = settled if one.is_unclear else Settled(DocumentFate.WRITTEN)
 
     def _expect_claimable(self, settlement: DocumentSettlement) -> None:
         lock = None if settlement.ending is None else settlement.ending.lock
@@ -130,13 +130,13 @@ class DocumentSettling:
 
 def _must_be_sent(settlement: DocumentSettlement) -> bool:
     """Whether the settlement must be sent, or sent again. Shortens the error of one that the server refused."""
-    if settlement.settled is None or settlement.settled.fate is Fate.MOVED:
+    if settlement.settled is None or settlement.settled.fate is DocumentFate.MOVED:
         return True
-    return settlement.settled.fate is Fate.REFUSED and shorten_refused_error(settlement)
+    return settlement.settled.fate is DocumentFate.REFUSED and shorten_refused_error(settlement)
 
 
 def _was_written(settlement: DocumentSettlement) -> bool | None:
     assert settlement.settled is not None, "settled before it is asked for"
-    if settlement.settled.fate is Fate.REFUSED and settlement.is_early:
+    if settlement.settled.fate is DocumentFate.REFUSED and settlement.is_early:
         return None
-    return settlement.settled.fate is Fate.WRITTEN
+    return settlement.settled.fate is DocumentFate.WRITTEN

@@ -17,7 +17,7 @@ from ..safe_text import shown
 from ..store.documents import transactions as document_transactions
 from ..store.documents.locked_collection import LockedCollection
 from ..store.documents.settling_statements import EncodedUpdate, Ending
-from ..store.transaction_terms import CommitOutcome, Found
+from ..store.transaction_terms import CommitOutcome, FoundCommit
 from ..store.types import ClientSession, Collection
 from ..threads import call_run
 from .locked_document import HeldDocument
@@ -73,7 +73,7 @@ class DocumentTransaction:
         ending = Ending(self._held.id, self._held.cycle.fence, self._update)
         return document_transactions.write_end(self._locked, ending, session)
 
-    def find_out(self, beat: datetime) -> Found:
+    def find_out(self, beat: datetime) -> FoundCommit:
         until, held = self._renewing(beat), self._held
         return document_transactions.find_out(self._locked, held.id, until, held.cycle.fence, self._is_sure)
 

@@ -14,7 +14,7 @@ from ..jobs.job import Job
 from ..jobs.job_selector import JobSelector, Selection
 from ..store import bulk_changes
 from ..store.types import ObjectId
-from .bulk_actions import Action, Cancel, Delete, Retry
+from .bulk_actions import Action, CancelJobs, DeleteJobs, RetryJobs
 from .client_context import ClientContext
 from .operation import Operation
 
@@ -60,7 +60,7 @@ def cancel_jobs(
         PartialBulkError: The database stopped answering after a part of it; the error has how many are done.
         MonqueConnectionError: The database cannot be reached or used, and nothing was done.
     """
-    return Bulk(context, Cancel(context, JobSelector(**selection)), on_progress)
+    return Bulk(context, CancelJobs(context, JobSelector(**selection)), on_progress)
 
 
 def retry_jobs(
@@ -91,7 +91,7 @@ def retry_jobs(
         raise InvalidOptionError(
             "unique_key", key, "selects pending and running jobs, and those are not retried: call retry_job with an id"
         )
-    return Bulk(context, Retry(context, selector, spread), on_progress)
+    return Bulk(context, RetryJobs(context, selector, spread), on_progress)
 
 
 def delete_jobs(
@@ -124,7 +124,7 @@ def delete_jobs(
         )
     if everything and not selector.is_everything:
         raise InvalidOptionError("everything", everything, "contradicts the selector beside it: leave one of them out")
-    return Bulk(context, Delete(context, selector), on_progress)
+    return Bulk(context, DeleteJobs(context, selector), on_progress)
 
 
 class Bulk(Operation[BulkResult]):

@@ -68,7 +68,7 @@ class _Changing(Action):
         return written
 
 
-class Cancel(_Changing):
+class CancelJobs(_Changing):
     """pending -> cancelled."""
 
     name = "cancel"
@@ -81,7 +81,7 @@ class Cancel(_Changing):
         return events.JobsCancelled(count, by_name)
 
 
-class Retry(_Changing):
+class RetryJobs(_Changing):
     """failed or cancelled -> pending, each at its own moment within a window."""
 
     name = "retry"
@@ -105,7 +105,7 @@ class Retry(_Changing):
         return events.JobsRetried(count, by_name)
 
 
-class Delete(Action):
+class DeleteJobs(Action):
     """Deletes jobs of any status."""
 
     name = "delete"

@@ -95,7 +95,7 @@ def checked(context: ClientContext, new_jobs: Any) -> Sequence[Draft]:
 
 
 @dataclass
-class _Sent:
+class _SentJobs:
     """The stored jobs, and the errors of the others, by their place in the list."""
 
     jobs: dict[int, Job] = field(default_factory=dict)
@@ -113,7 +113,7 @@ def _send(context: ClientContext, drafts: Sequence[Draft]) -> list[Job]:
     slices = _slices(drafts, [place for place in range(len(drafts)) if first_of.get(place, place) == place])
     ensure_indexes_for(context, *(draft.new for draft in drafts))
     now = context.now()
-    sent = _Sent()
+    sent = _SentJobs()
     with ThreadPoolExecutor(1, "monque-enqueue-many") as packer:
         parcels = _packed(drafts, now, next(slices))
         while True:
@@ -184,7 +184,7 @@ def _giving_way(places: Sequence[int]) -> Iterator[int]:
         yield place
 
 
-def _send_slice(context: ClientContext, parcels: Mapping[int, Parcel], sent: _Sent) -> None:
+def _send_slice(context: ClientContext, parcels: Mapping[int, Parcel], sent: _SentJobs) -> None:
     plain = [place for place, parcel in parcels.items() if parcel.job.unique_key is None]
     unique = [place for place, parcel in parcels.items() if parcel.job.unique_key is not None]
     if plain:
@@ -201,7 +201,7 @@ def _send_slice(context: ClientContext, parcels: Mapping[int, Parcel], sent: _Se
         _send_unique(context, {place: parcels[place] for place in unique}, sent)
 
 
-def _send_unique(context: ClientContext, parcels: Mapping[int, Parcel], sent: _Sent) -> None:
+def _send_unique(context: ClientContext, parcels: Mapping[int, Parcel], sent: _SentJobs) -> None:
     jobs = context.jobs
     places = list(parcels)
     winners: Mapping[_Key, Job] = {}
@@ -241,7 +241,7 @@ def _send_unique(context: ClientContext, parcels: Mapping[int, Parcel], sent: _S
             # Any other error is about this job alone: the server refuses it, or a broken document has its key.
 
 
-def _partly(drafts: Sequence[Draft], sent: _Sent) -> PartialEnqueueError:
+def _partly(drafts: Sequence[Draft], sent: _SentJobs) -> PartialEnqueueError:
     unknown = {
         place: str(drafts[place].id)
         for place, error in sorted(sent.errors.items())

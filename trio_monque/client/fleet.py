@@ -11,7 +11,7 @@ from ..jobs.new_job import Named, check_name, name_of
 from ..store import instances as stored
 from .client_context import ClientContext
 from .local_wakeups import local_instance_ids
-from .operation import Caused, Change, Operation, Read
+from .operation import Caused, Operation, Read, Write
 
 
 def instances(context: ClientContext) -> Operation[Sequence[Instance]]:
@@ -83,7 +83,7 @@ def _change_pauses(write: Callable[[], bool]) -> Operation[bool]:
         caused.changed_pauses = True
         return write()
 
-    return Change(change)
+    return Write(change)
 
 
 def _checked(worker: str | Named) -> str:

@@ -11,7 +11,7 @@ from ..error_types import BrokenDocumentError, InvalidOptionError, MonqueConnect
 from ..jobs.endings import JobDeletedError, problem_of
 from ..jobs.job import Job, made_of, result_reader
 from ..jobs.job_query import object_id
-from ..store.ended_jobs import Look
+from ..store.ended_jobs import EndedLook
 from ..store.types import ObjectId
 
 Until = Literal["all", "first"]
@@ -54,7 +54,7 @@ class JobWait:
             return True
         return self._until == "first" and bool(self._ends)
 
-    def take(self, look: Look, gone: Iterable[ObjectId] = ()) -> None:
+    def take(self, look: EndedLook, gone: Iterable[ObjectId] = ()) -> None:
         """Note what a look found, and which jobs are gone for certain."""
         for job_id, ended in look.ended.items():
             self._end(job_id, ended)

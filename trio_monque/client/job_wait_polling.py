@@ -27,7 +27,7 @@ from typing import Final
 from ..error_types import MonqueConnectionError, MonqueError
 from ..log import logger_of
 from ..store.change_stream import NoStreamError
-from ..store.ended_jobs import EndStream, Look, gone_among, look_at, open_end_stream
+from ..store.ended_jobs import EndedLook, EndStream, gone_among, look_at, open_end_stream
 from ..store.job_collection import JobCollection
 from ..store.types import ObjectId, Timestamp
 from ..threads import starting_thread
@@ -46,7 +46,7 @@ STREAM_WAIT: Final = 1.0
 """Seconds after which the follower notices that there are no waits any more."""
 
 
-def look(jobs: JobCollection, ids: Collection[ObjectId]) -> tuple[Look, set[ObjectId]]:
+def look(jobs: JobCollection, ids: Collection[ObjectId]) -> tuple[EndedLook, set[ObjectId]]:
     """Look at the jobs. Return what was found, and which of them are gone for certain."""
     found = look_at(jobs, ids)
     return found, gone_among(jobs, found.unseen)
@@ -168,7 +168,7 @@ class EndWatcher:
             try:
                 found = look_at(self._jobs, due, since)
                 self._settle(found, ())
-                self._settle(Look(), gone_among(self._jobs, found.unseen))
+                self._settle(EndedLook(), gone_among(self._jobs, found.unseen))
             except MonqueConnectionError as error:
                 if not error.transient:
                     self._fail_all(error)
@@ -189,7 +189,7 @@ class EndWatcher:
                 pause = AGAIN_AFTER
                 self._look_again_at(due, found.unseen)
 
-    def _settle(self, found: Look, gone: Collection[ObjectId]) -> None:
+    def _settle(self, found: EndedLook, gone: Collection[ObjectId]) -> None:
         over: list[OnEnd] = []
         with self._changed:
             touched = {

@@ -175,7 +175,7 @@ class _BrokenDocuments(Operation[Sequence[BrokenDocument]]):
         super().__init__()
         self._jobs = context.jobs
         self._limit = limit
-        self._look = broken_documents.Look()
+        self._look = broken_documents.BrokenLook()
         self._found: list[BrokenDocument] = []
 
     def step(self) -> None:

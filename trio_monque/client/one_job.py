@@ -31,7 +31,7 @@ from ..store.job_changes import KeyInUseError
 from ..store.types import ObjectId
 from .client_context import ClientContext
 from .enqueue import looked_up
-from .operation import Caused, Change, Operation, Read
+from .operation import Caused, Operation, Read, Write
 
 # Between a write whose guard failed and the read that shows why, the status may change again. By chance, that cannot
 # happen ten times in a row.
@@ -102,7 +102,7 @@ def cancel_job(context: ClientContext, job_id: ObjectId | str) -> Operation[Job 
         BrokenDocumentError: The document is not a job; it stays as it is.
         MonqueConnectionError: The database cannot be reached or used.
     """
-    return Change(partial(_act, context, job_id, "cancel", _cancel))
+    return Write(partial(_act, context, job_id, "cancel", _cancel))
 
 
 def retry_job(context: ClientContext, job_id: ObjectId | str) -> Operation[Job | None]:
@@ -116,7 +116,7 @@ def retry_job(context: ClientContext, job_id: ObjectId | str) -> Operation[Job |
         BrokenDocumentError: The document is not a job; it stays as it is.
         MonqueConnectionError: The database cannot be reached or used.
     """
-    return Change(partial(_act, context, job_id, "retry", _retry))
+    return Write(partial(_act, context, job_id, "retry", _retry))
 
 
 def reschedule_job(context: ClientContext, job_id: ObjectId | str, run_at: datetime) -> Operation[Job | None]:
@@ -148,7 +148,7 @@ def reschedule_job(context: ClientContext, job_id: ObjectId | str, run_at: datet
             )
         return _applied(context, transitions.reschedule(seen.id, now, moment), seen)
 
-    return Change(partial(_act, context, job_id, "reschedule", reschedule))
+    return Write(partial(_act, context, job_id, "reschedule", reschedule))
 
 
 def delete_job(context: ClientContext, job_id: ObjectId | str) -> Operation[bool]:
@@ -160,7 +160,7 @@ def delete_job(context: ClientContext, job_id: ObjectId | str) -> Operation[bool
     Raises:
         MonqueConnectionError: The database cannot be reached or used.
     """
-    return Change(partial(_delete, context, job_id))
+    return Write(partial(_delete, context, job_id))
 
 
 def _delete(context: ClientContext, job_id: ObjectId | str, caused: Caused) -> bool:

@@ -93,7 +93,7 @@ class Read(Operation[R]):
         self.finish(self._question())
 
 
-class Change(Operation[R]):
+class Write(Operation[R]):
     """One change, which notes what it causes."""
 
     def __init__(self, change: Callable[[Caused], R]) -> None:

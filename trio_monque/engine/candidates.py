@@ -14,7 +14,7 @@ from typing import Generic, Protocol, TypeVar
 import trio
 
 from .contention import Contention
-from .demand import Demand, Found
+from .demand import Demand, FoundItems
 from .prefetch import Prefetch
 
 T = TypeVar("T")
@@ -45,7 +45,7 @@ class Finder(Protocol[T]):
 
     async def look(
         self, wanted: Mapping[str, int], passed_over: Mapping[str, int], demand: Demand, now: datetime
-    ) -> Found[T]:
+    ) -> FoundItems[T]:
         """Candidates of the wanted groups. It writes nothing.
 
         Args:

@@ -37,7 +37,7 @@ SettlementT = TypeVar("SettlementT")
 TURNS_TO_JOIN: Final = 2
 
 
-class _Found(Enum):
+class _Shown(Enum):
     """What an attempt to claim has shown."""
 
     MORE = auto()  # More is due, and slots are free: claim again at once.
@@ -120,22 +120,22 @@ class Claimer(Generic[ClaimT, SettlementT]):
                 break
             # A wake is lost in the pause below, so a look follows it, which sees whatever it was for.
             wake = LOOK
-            if found is _Found.FAILED:
+            if found is _Shown.FAILED:
                 # Any wake ends the pause: the end must, and a pause that others cut short costs one look.
                 with self._pauses.timeout_after_fault(self._delay):
                     await self._wake.wait()
                 self._delay = min(2 * self._delay, LONGEST_RETRY)
                 continue
             self._delay = FIRST_RETRY
-            if found is _Found.MORE:
+            if found is _Shown.MORE:
                 # The runs that were just started, and the other task, come first.
                 await trio.lowlevel.checkpoint()
                 wake = GO_ON
                 continue
             # Both tasks share this progress. While the other task has a claim in flight, its answer may be overdue.
-            if found is _Found.NOT_LOOKED and not self._ledger.is_claiming:
+            if found is _Shown.NOT_LOOKED and not self._ledger.is_claiming:
                 self.progress.wait_for_others()
-            if found is _Found.ALL:
+            if found is _Shown.ALL:
                 self._waker.looked(self._slots.demand().groups.keys())
             wake = await self._wake.wait()
             if wake.room:
@@ -144,17 +144,17 @@ class Claimer(Generic[ClaimT, SettlementT]):
         # The signal wakes one task at a time: this passes the end on to the other one.
         self._wake.set()
 
-    async def _claim_for(self, wake: Wake, running: trio.Nursery) -> _Found:
+    async def _claim_for(self, wake: Wake, running: trio.Nursery) -> _Shown:
         if wake.look or not self._ledger.is_all_taken:
             return await self._look(running, force_look=wake.look or wake.item is not None)
         if wake.item is None:
             # A slot is free, and all that is due here was taken. Without a stream or local wakeups, other instances do
             # not announce their items, so a free slot is a chance to look before the next poll.
             must_see = wake.room and not self._waker.hears_others
-            return await self._look(running) if must_see else _Found.NOT_LOOKED
+            return await self._look(running) if must_see else _Shown.NOT_LOOKED
         if wake.item.group not in self._slots.groups:  # No item of this group can start here.
             self._waker.took()  # The waker may wait for this claim.
-            return _Found.NOT_LOOKED
+            return _Shown.NOT_LOOKED
         # One insert may store the jobs of many callers, who announce them in the same turn of the event loop. If there
         # is more than this item, one look is cheaper than a claim for each. (A drain may come now: what is claimed all
         # the same is given back in `_start`.)
@@ -164,33 +164,33 @@ class Claimer(Generic[ClaimT, SettlementT]):
             return await self._look(running)
         return await self._take(wake.item, running)
 
-    async def _look(self, running: trio.Nursery, *, force_look: bool = True) -> _Found:
+    async def _look(self, running: trio.Nursery, *, force_look: bool = True) -> _Shown:
         ledger, slots = self._ledger, self._slots
         if force_look:
             ledger.announce()
         demand = slots.demand(share_of(slots.capacity), force_look=ledger.must_look)
         if demand.total == 0:
-            return _Found.NOT_LOOKED
+            return _Shown.NOT_LOOKED
         if self._is_settler_behind():
             self._runner.wake_when_settled()
-            return _Found.NOT_LOOKED
+            return _Shown.NOT_LOOKED
         # Mark the announcement as covered only here. The early returns above could not claim, so it must stay open for
         # a later look.
         look = ledger.begin()
         demand = replace(demand, is_running_here=self._runner.is_running_here)
         brought = await self._ask(partial(self._source.claim, demand), demand, running)
         if brought is None:
-            return _Found.FAILED
+            return _Shown.FAILED
         groups, more = brought
         is_all = took_all(demand, slots.groups, groups, more=more)
         ledger.looked(look, demand, len(groups), more=more, took_all=is_all, now=trio.current_time())
         if ledger.gives_up():
             self._waker.look_again()
-            return _Found.ALL
+            return _Shown.ALL
         again = more or (ledger.was_full and slots.demand().total > 0)
-        return _Found.MORE if again else _Found.ALL
+        return _Shown.MORE if again else _Shown.ALL
 
-    async def _take(self, item: KnownItem, running: trio.Nursery) -> _Found:
+    async def _take(self, item: KnownItem, running: trio.Nursery) -> _Shown:
         """Claims the announced item without a look."""
         demand = self._slots.demand_of(item.group)
         if demand.total == 0 or self._is_settler_behind():
@@ -201,13 +201,13 @@ class Claimer(Generic[ClaimT, SettlementT]):
             # The item may still be due. As if it were announced anew: a look that began before this does not answer it.
             self._ledger.announce()
         if brought is None:
-            return _Found.FAILED
+            return _Shown.FAILED
         if brought.more:
             self._waker.look()
         else:
             # Also if the item was not granted: another instance took it, or it has changed, which is announced too.
             self._waker.took()
-        return _Found.NOT_LOOKED
+        return _Shown.NOT_LOOKED
 
     async def _ask(
         self, claim: Callable[[], Awaitable[Granted[ClaimT]]], demand: Demand, running: trio.Nursery

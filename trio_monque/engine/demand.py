@@ -112,7 +112,7 @@ class ClaimState(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Found(Generic[ItemT]):
+class FoundItems(Generic[ItemT]):
     """The result of a look.
 
     Attributes:

@@ -14,7 +14,7 @@ import trio
 
 from ..safe_text import text_of
 from .guard import Stop
-from .progress import NEVER, Fault, Progress
+from .progress import NEVER, LoopFault, Progress
 from .run import Run
 from .runner import Runner
 from .watchdog import BLOCKED_AFTER, Watchdog
@@ -30,7 +30,7 @@ class LoopExamined:
     name: str
     complaint: str | None
     progressed_at: float
-    fault: Fault | None
+    fault: LoopFault | None
     lag: float
 
 

@@ -25,7 +25,7 @@ in one outage, and each outage is reported once."""
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class LoopFault:
     """The text of an error, and its moment. Not the error itself, which would keep its frames alive."""
 
     text: str
@@ -93,7 +93,7 @@ class Progress:
         self.name = name
         self.progressed_at = NEVER
         self.answered_at = NEVER
-        self.fault: Fault | None = None
+        self.fault: LoopFault | None = None
         self.is_failing = False
         self.is_asking = False
         self.crashed: str | None = None
@@ -130,7 +130,7 @@ class Progress:
             self._outage_began_at, self._is_end_logged = now, False
         else:
             logger.debug("the %s failed again: %s", self.name, text_of(error))
-        self.fault = Fault(text_of(error), now)
+        self.fault = LoopFault(text_of(error), now)
         self._failed_at = now
         self.is_failing = True
         self.is_asking = False
@@ -159,7 +159,7 @@ class Progress:
         self.progressed_at = trio.current_time()
 
     def crash(self, error: BaseException) -> None:
-        self.fault = Fault(text_of(error), trio.current_time())
+        self.fault = LoopFault(text_of(error), trio.current_time())
         self.crashed = self.fault.text
 
     def end(self) -> None:

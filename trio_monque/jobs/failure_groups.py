@@ -21,7 +21,7 @@ _VARIABLE: Final = re.compile(r"0x[0-9a-fA-F]+|\b(?=[a-f-]*\d)[0-9a-fA-F]{8}[0-9
 
 
 @dataclass(frozen=True, kw_only=True)
-class Failure:
+class FailedJob:
     """The last failure of one job.
 
     Attributes:
@@ -70,7 +70,7 @@ def group_by(items: Iterable[T], key: Callable[[T], object]) -> Sequence[Sequenc
     return sorted(groups.values(), key=len, reverse=True)
 
 
-def grouped_failures(failures: Iterable[Failure]) -> Sequence[FailureGroup]:
+def grouped_failures(failures: Iterable[FailedJob]) -> Sequence[FailureGroup]:
     """Return the failures by name and error, the most frequent first."""
     found = []
     for group in group_by(failures, lambda one: (one.name, error_kind(one.reason))):

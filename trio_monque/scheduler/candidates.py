@@ -18,7 +18,7 @@ from functools import partial
 from operator import attrgetter
 from typing import Final
 
-from ..engine.demand import Demand, Found
+from ..engine.demand import Demand, FoundItems
 from ..engine.slots import Turns, suspect_alone
 from ..jobs.job import Job
 from ..jobs.rescue_policy import is_suspect
@@ -80,7 +80,7 @@ class JobFinder:
 
     async def look(
         self, wanted: Mapping[str, int], passed_over: Mapping[str, int], demand: Demand, now: datetime
-    ) -> Found[Job]:
+    ) -> FoundItems[Job]:
         with_suspects = demand.suspects > 0
 
         def look() -> tuple[Mapping[str, int], Seen]:
@@ -100,7 +100,7 @@ class JobFinder:
             return groups, self._context.with_indexes(survey) if groups else Seen([])
 
         asked, seen = await self._db_threads.call(look, channel=Channel.CLAIMS, abandon_on_cancel=True)
-        return Found(seen.jobs, asked, seen.exhausted, seen.short, is_whole=with_suspects)
+        return FoundItems(seen.jobs, asked, seen.exhausted, seen.short, is_whole=with_suspects)
 
 
 def _is_unsuspicious(job: Job) -> bool:

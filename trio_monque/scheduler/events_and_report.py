@@ -30,7 +30,7 @@ from ..safe_text import name_of
 from ..store.refused_claims import SetAside
 from ..store.settling import Fate
 from .settlement import JobSettlement, settled
-from .statistics import Tally
+from .statistics import SchedulerTally
 
 logger = logger_of("scheduler")
 
@@ -79,7 +79,7 @@ class JobReporter(Reporter[Job, JobSettlement, Rescued, SchedulerReport]):
         self._shows_errors = shows_errors
         self._full_tracebacks = full_tracebacks
         super().__init__(event_delivery, logger, "scheduler", "job", instance)
-        self.tally = Tally()
+        self.tally = SchedulerTally()
         # One sentence for each of the last schedules that ended: the warnings of `health()`.
         self.ended_schedules: deque[str] = deque(maxlen=MOST_NAMED)
         self._id_shared_until = -math.inf

@@ -18,7 +18,7 @@ from ..error_types import MonqueConnectionError
 from ..jobs.fences import claim_id
 from ..jobs.job import Job
 from ..store import change_stream, leases
-from ..store.change_stream import Kind, NoStreamError, Watch
+from ..store.change_stream import ChangeKind, NoStreamError, Watch
 from ..store.database_threads import Channel, DatabaseThreads
 from ..store.types import ObjectId
 from .candidates import JobKey
@@ -133,23 +133,23 @@ class JobStream:
         except MonqueConnectionError as error:
             raise StreamFailedError(error) from error
 
-    def _digest(self, changes: Sequence[change_stream.Change]) -> _Digest:
+    def _digest(self, changes: Sequence[change_stream.JobChange]) -> _Digest:
         """Runs in the thread of the stream, so that thousands of changes do not block the event loop."""
         digest = _Digest()
         for change in changes:
             match change.kind:
-                case Kind.GONE:
+                case ChangeKind.GONE:
                     # The collection was dropped: the next claim or enqueue creates the indexes first.
                     self._context.forget_indexes()
                     digest.is_anything = True
-                case Kind.PAUSE:
+                case ChangeKind.PAUSE:
                     self._paused.forget()
                     digest.is_anything = True
-                case Kind.JOB:
+                case ChangeKind.JOB:
                     self._add(change, digest)
         return digest
 
-    def _add(self, change: change_stream.Change, digest: _Digest) -> None:
+    def _add(self, change: change_stream.JobChange, digest: _Digest) -> None:
         if change.cancel_requested:
             digest.cancelled.add(change.job_id)
         # A change that does not show the name may be of a job with a worker here.

@@ -78,7 +78,7 @@ class Statistics(EngineNumbers):
 
 
 @dataclass(slots=True)
-class Tally:
+class SchedulerTally:
     """How runs ended. Written by the reporter, on the run; the meaning of each is in Statistics.
 
     Attributes:
@@ -109,7 +109,7 @@ class Tally:
 
 
 def statistics_of(
-    engine: Engine[Job, Any, Any, Any, Any], tally: Tally, contention: Contention, broken: int
+    engine: Engine[Job, Any, Any, Any, Any], tally: SchedulerTally, contention: Contention, broken: int
 ) -> Statistics:
     running = engine.slots.running_by_group()
     number_running = sum(running.values())

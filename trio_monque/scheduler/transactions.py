@@ -22,7 +22,7 @@ from ..jobs.job import Job
 from ..store import job_transactions
 from ..store.database_threads import Channel, DatabaseThreads
 from ..store.settling import Fate
-from ..store.transaction_terms import CommitOutcome, Found
+from ..store.transaction_terms import CommitOutcome, FoundCommit
 from ..store.types import ClientSession, Collection
 from .running_job import RunCancelled
 from .settlement import JobSettlement, decided
@@ -92,7 +92,7 @@ class JobTransaction:
         settlement.transition = transition
         return job_transactions.write_end(self._context.jobs, transition, self._receipt, session)
 
-    def find_out(self, beat: datetime) -> Found:
+    def find_out(self, beat: datetime) -> FoundCommit:
         return job_transactions.find_out(self._context.jobs, self._run.claim, self._receipt, beat)
 
     # --- On the run ---

@@ -37,7 +37,7 @@ ROOM_FOR_A_CLAIM: Final = 148
 """The least number of bytes that a claim adds to a document. No claim takes a job with less room."""
 
 
-class Look:
+class BrokenLook:
     """One read of the whole collection, batch by batch, with one cursor of the server."""
 
     def __init__(self) -> None:
@@ -58,7 +58,7 @@ class Look:
 
 
 @command("look for broken documents", writes=False)
-def sift(jobs: JobCollection, look: Look, limit: int) -> list[BrokenDocument]:
+def sift(jobs: JobCollection, look: BrokenLook, limit: int) -> list[BrokenDocument]:
     """Return the broken documents in the next batch (a thousand documents, or 16 MB); at most `limit`."""
     batch = look.next_batch(jobs)
     found = broken_among(jobs, batch, limit)

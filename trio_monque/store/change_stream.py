@@ -61,7 +61,7 @@ class NoStreamError(MonqueConnectionError):
         self.is_of_user = is_of_user
 
 
-class Kind(Enum):
+class ChangeKind(Enum):
     """What happened."""
 
     JOB = auto()
@@ -75,7 +75,7 @@ class Kind(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class JobChange:
     """One thing that happened.
 
     Attributes:
@@ -88,7 +88,7 @@ class Change:
         cancel_requested: A cancellation of the job was requested.
     """
 
-    kind: Kind
+    kind: ChangeKind
     job_id: Any = None
     name: str | None = None
     is_new: bool = False
@@ -117,7 +117,7 @@ class Watch:
         return self._cursor.alive
 
     @command("read changes", writes=False)
-    def read(self, wait: float = LONGEST_AWAIT) -> Sequence[Change]:
+    def read(self, wait: float = LONGEST_AWAIT) -> Sequence[JobChange]:
         """Return the changes of the server's next answer; maybe none.
 
         Args:
@@ -284,21 +284,21 @@ def _is_claimable(inserted: Mapping[str, Any]) -> bool:
     )
 
 
-def _changes(event: Mapping[str, Any], ours: Mapping[str, str]) -> Sequence[Change]:
+def _changes(event: Mapping[str, Any], ours: Mapping[str, str]) -> Sequence[JobChange]:
     if event["operationType"] in ("drop", "rename"):
-        return [Change(Kind.GONE)] if ours in (event["ns"], event.get("to")) else []
+        return [JobChange(ChangeKind.GONE)] if ours in (event["ns"], event.get("to")) else []
     if event["operationType"] in ("dropDatabase", "invalidate"):
-        return [Change(Kind.GONE)]
+        return [JobChange(ChangeKind.GONE)]
     document_id = event["documentKey"]["_id"]
     if isinstance(document_id, str):  # A document with a string for its id is not a job.
         if document_id.startswith(PAUSE):
-            return [Change(Kind.PAUSE, name=document_id.removeprefix(PAUSE))]
+            return [JobChange(ChangeKind.PAUSE, name=document_id.removeprefix(PAUSE))]
         is_mark, is_deleted = document_id.startswith(_LEAVING), event["operationType"] == "delete"
         written = event.get("updateDescription", {}).get("updatedFields", {})
         # An instance leaves, and the jobs that it released can be claimed. Its mark is written and deleted at once: of
         # the mark, the write counts. For the instance's entry, both its deletion and the `leaving` field count.
         is_leaving = not is_deleted if is_mark else is_deleted or LEAVING in written
-        return [Change(Kind.LEAVING)] if is_leaving else []
+        return [JobChange(ChangeKind.LEAVING)] if is_leaving else []
     if event["operationType"] == "update":
         written = event["updateDescription"]["updatedFields"]
         # A write of the due date without a status usually leaves a job pending.
@@ -310,11 +310,11 @@ def _changes(event: Mapping[str, Any], ours: Mapping[str, str]) -> Sequence[Chan
         is_pending = written.get(FIELD["status"]) == "pending"
     if type(document_id) is not ObjectId:
         # No job has such an id, which may be unhashable. A look logs the document.
-        return [Change(Kind.JOB, is_pending=is_pending)]
+        return [JobChange(ChangeKind.JOB, is_pending=is_pending)]
     name, due = written.get(FIELD["name"]), written.get(FIELD["next_run_at"])
     return [
-        Change(
-            Kind.JOB,
+        JobChange(
+            ChangeKind.JOB,
             document_id,
             name if type(name) is str else None,
             is_new=event["operationType"] == "insert" and _is_claimable(written),

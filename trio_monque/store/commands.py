@@ -22,12 +22,7 @@ from pymongo.results import UpdateResult
 
 from ..error_types import InvalidPayloadError, MonqueConnectionError, ShortageError, is_shortage
 from ..safe_text import text_of
-from .driver_errors import (
-    has_lost_sessions,
-    is_about_document,
-    refused_because_of_documents,
-    translated,
-)
+from .driver_errors import has_lost_sessions, is_about_document, refused_because_of_documents, translated
 from .types import ClientSession, Collection
 
 P = ParamSpec("P")
@@ -194,7 +189,7 @@ class Refusal:
 
 
 @dataclass(frozen=True, slots=True)
-class BulkResult:
+class BulkAnswer:
     """What became of the statements that were sent together.
 
     Attributes:
@@ -225,7 +220,7 @@ def bulk_write(
     session: ClientSession | None = None,
     *,
     is_refusal: Callable[[driver.OperationFailure], bool] = _never,
-) -> BulkResult:
+) -> BulkAnswer:
     """Send the statements in one unordered command; return how many documents matched, and what was refused.
 
     A statement for many documents stops at the first one that the server refuses to change. The documents before that
@@ -241,7 +236,7 @@ def bulk_write(
             all of them again.
     """
     if not requests:
-        return BulkResult()
+        return BulkAnswer()
     try:
         result = collection.bulk_write(requests, ordered=False, session=session)
     except driver.BulkWriteError as error:
@@ -249,19 +244,19 @@ def bulk_write(
             one["index"]: Refusal(one.get("code"), str(one.get("errmsg")))
             for one in refused_because_of_documents(error, purpose)
         }
-        return BulkResult(error.details["nMatched"], error.details["nModified"], refused)
+        return BulkAnswer(error.details["nMatched"], error.details["nModified"], refused)
     except driver.OperationFailure as error:
         if not is_refusal(error):
             raise
         if len(requests) == 1:
-            return BulkResult(refused={0: Refusal(error.code, str(error))})
+            return BulkAnswer(refused={0: Refusal(error.code, str(error))})
     else:
-        return BulkResult(result.matched_count, result.modified_count)
+        return BulkAnswer(result.matched_count, result.modified_count)
     half = len(requests) // 2
     first = bulk_write(collection, requests[:half], purpose, session, is_refusal=is_refusal)
     second = bulk_write(collection, requests[half:], purpose, session, is_refusal=is_refusal)
     refused = {**first.refused, **{half + place: refusal for place, refusal in second.refused.items()}}
-    return BulkResult(first.matched + second.matched, first.modified + second.modified, refused, was_broken_off=True)
+    return BulkAnswer(first.matched + second.matched, first.modified + second.modified, refused, was_broken_off=True)
 
 
 def update_unless_refused(

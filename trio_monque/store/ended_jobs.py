@@ -51,7 +51,7 @@ _WHAT_IS_SHOWN: Final = {"$replaceWith": {"$cond": [_IS_OF_INTEREST, "$$ROOT", {
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class EndedLook:
     """What a look at some jobs found.
 
     Attributes:
@@ -66,9 +66,9 @@ class Look:
 
 
 @command("look for the ends of jobs", writes=False)
-def look_at(jobs: JobCollection, ids: Iterable[ObjectId], since: Timestamp | None = None) -> Look:
+def look_at(jobs: JobCollection, ids: Iterable[ObjectId], since: Timestamp | None = None) -> EndedLook:
     """Return which of these jobs have ended, at the moment `since` of the server or later."""
-    look = Look()
+    look = EndedLook()
     with causal_session(jobs.collection) as session:
         if since is not None:
             session.advance_operation_time(since)
@@ -82,7 +82,7 @@ def look_at(jobs: JobCollection, ids: Iterable[ObjectId], since: Timestamp | Non
     return look
 
 
-def _note(jobs: JobCollection, document: RawDocument, look: Look) -> None:
+def _note(jobs: JobCollection, document: RawDocument, look: EndedLook) -> None:
     job_id = document["_id"]
     look.unseen.discard(job_id)
     if len(document) == 1:

@@ -21,7 +21,7 @@ from .job_collection import JobCollection
 from .leases import signs_of_life
 from .settling import Fate, fate_of
 from .settling_statements import Statement
-from .transaction_terms import Found
+from .transaction_terms import FoundCommit
 from .types import ClientSession
 
 
@@ -47,18 +47,18 @@ def read_fate(jobs: JobCollection, job: Job, transition: Transition, receipt: st
 
 
 @command("find out about a transaction")
-def find_out(jobs: JobCollection, job: Job, receipt: str, beat: datetime) -> Found:
+def find_out(jobs: JobCollection, job: Job, receipt: str, beat: datetime) -> FoundCommit:
     """Find out what became of a commit that was not acknowledged; see `ClaimEnd.find_out`."""
     # By a majority, whatever the writes of this collection ask for: an election must not undo this one.
     writer = jobs.collection.with_options(write_concern=WriteConcern("majority"))
     with causal_session(jobs.collection) as session:
         if writer.update_one(filter_of(fence(job)), _renewal(beat), hint=BY_ID, session=session).matched_count:
-            return Found.NOT_COMMITTED
+            return FoundCommit.NOT_COMMITTED
         # In the session: a primary that was replaced meanwhile cannot answer this one.
         reader = by_majority(jobs.collection, LENIENT)
         document = reader.find_one({"_id": job.id}, [FIELD["internals.receipt"]], hint=BY_ID, session=session)
     is_ours = document is not None and document.get(FIELD["internals.receipt"]) == receipt
-    return Found.COMMITTED if is_ours else Found.UNKNOWN
+    return FoundCommit.COMMITTED if is_ours else FoundCommit.UNKNOWN
 
 
 def _renewal(beat: datetime) -> dict[str, Any]:

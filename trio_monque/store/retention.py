@@ -61,7 +61,7 @@ class Expired:
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class EndedBatch:
     """The jobs that one query chose, oldest first, and when the last of them ended."""
 
     ids: Sequence[Any]
@@ -117,7 +117,7 @@ def beyond_the_last(
 
 
 @command("look which ended jobs are to be deleted", writes=False)
-def choose(jobs: JobCollection, expired: Expired, since: Any) -> Batch:
+def choose(jobs: JobCollection, expired: Expired, since: Any) -> EndedBatch:
     """Choose the next batch, oldest first, of jobs that ended at `since` or later; None for the first batch."""
     query = expired.condition
     if since is not None:
@@ -129,7 +129,7 @@ def choose(jobs: JobCollection, expired: Expired, since: Any) -> Batch:
     found = list(
         _own(jobs).find(query, {_ENDED_AT: True}, sort=order, limit=MOST_IN_A_BATCH, batch_size=MOST_IN_A_BATCH)
     )
-    return Batch([one["_id"] for one in found], found[-1][_ENDED_AT] if found else since)
+    return EndedBatch([one["_id"] for one in found], found[-1][_ENDED_AT] if found else since)
 
 
 @command("delete ended jobs", in_parts=True)

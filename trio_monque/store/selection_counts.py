@@ -60,7 +60,7 @@ class SelectionCount:
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
+class _CountedPart:
     """A part of the selection, and the index that leads to it.
 
     Attributes:
@@ -98,14 +98,16 @@ def count_selected(
     return counted if not counted.is_capped or counted.number > by_status.number else by_status
 
 
-def _by_status(selector: JobSelector, statuses: Sequence[JobStatus], asked: Mapping[str, Any]) -> Iterator[_Part]:
+def _by_status(
+    selector: JobSelector, statuses: Sequence[JobStatus], asked: Mapping[str, Any]
+) -> Iterator[_CountedPart]:
     named = _named(selector)
     if selector.has_key:
         others = {key: condition for key, condition in asked.items() if key != "unique_key"}
         yield _part(indexes.UNIQUE_KEY, {**named, **_status(statuses), "unique_key": asked["unique_key"]}, others)
         return
     if not asked and not named and set(statuses) == set(JobStatus):
-        yield _Part(_BY_ID, {}, {})  # Also documents without a status: `delete --everything` meets them.
+        yield _CountedPart(_BY_ID, {}, {})  # Also documents without a status: `delete --everything` meets them.
         return
     for status in _ORDER:
         if status not in statuses:
@@ -118,8 +120,8 @@ def _by_status(selector: JobSelector, statuses: Sequence[JobStatus], asked: Mapp
             yield _part(indexes.UPDATED, {"status": status}, asked)
 
 
-def _part(index: IndexModel, leading: Mapping[str, Any], residual: Mapping[str, Any]) -> _Part:
-    return _Part(indexes.name_of(index), filter_of(leading), filter_of(residual))
+def _part(index: IndexModel, leading: Mapping[str, Any], residual: Mapping[str, Any]) -> _CountedPart:
+    return _CountedPart(indexes.name_of(index), filter_of(leading), filter_of(residual))
 
 
 def _named(selector: JobSelector) -> dict[str, Any]:
@@ -130,7 +132,7 @@ def _status(statuses: Sequence[JobStatus]) -> dict[str, Any]:
     return {} if set(statuses) == set(JobStatus) else {"status": one_of(tuple(statuses))}
 
 
-def _count(jobs: JobCollection, parts: Sequence[_Part], most_counted: int, most_read: int) -> SelectionCount:
+def _count(jobs: JobCollection, parts: Sequence[_CountedPart], most_counted: int, most_read: int) -> SelectionCount:
     number, is_capped = 0, False
     for part in parts:
         wanted = most_counted + 1 - number
@@ -148,7 +150,7 @@ def _count(jobs: JobCollection, parts: Sequence[_Part], most_counted: int, most_
     return SelectionCount(number, is_capped)
 
 
-def _number(jobs: JobCollection, part: _Part, most: int, then: Stages) -> int:
+def _number(jobs: JobCollection, part: _CountedPart, most: int, then: Stages) -> int:
     collection = jobs.collection.with_options(codec_options=LENIENT)
     steps = [*first_of(part.leading, most), *then, number_by(None)]
     rows = indexes.hinted(part.index, lambda hint: list(collection.aggregate(steps, **indexes.hinting(hint))))

@@ -54,7 +54,7 @@ class TransactionTerms(Protocol):
         ...
 
 
-class Found(Enum):
+class FoundCommit(Enum):
     """What became of a transaction whose commit was not acknowledged."""
 
     NOT_COMMITTED = auto()  # The commit can no longer succeed.
@@ -91,7 +91,7 @@ class ClaimEnd(Protocol[R_contra]):
         """
         ...
 
-    def find_out(self, beat: datetime) -> Found:
+    def find_out(self, beat: datetime) -> FoundCommit:
         """Find out what became of a transaction whose commit was not acknowledged.
 
         First by a renewal under the fence, acknowledged by a majority. If it matches, it conflicts with the end in the

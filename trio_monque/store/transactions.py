@@ -38,7 +38,7 @@ from ..error_types import MonqueConnectionError, MonqueError
 from ..unfinished_work import unfinished_work
 from .commands import causal_session, command, is_standalone
 from .driver_errors import is_about_document, translated
-from .transaction_terms import ClaimEnd, CommitOutcome, Ended, Found, TransactionTerms
+from .transaction_terms import ClaimEnd, CommitOutcome, Ended, FoundCommit, TransactionTerms
 from .types import ClientSession
 
 R = TypeVar("R")
@@ -235,9 +235,9 @@ def _settle_doubt(end: ClaimEnd[R], session: ClientSession, terms: TransactionTe
             last = error
             terms.pause(min(LONGEST_PAUSE, 0.05 * 2**question))
             continue
-        if found is Found.NOT_COMMITTED:
+        if found is FoundCommit.NOT_COMMITTED:
             raise _Again
-        return CommitOutcome.COMMITTED if found is Found.COMMITTED else CommitOutcome.UNKNOWN
+        return CommitOutcome.COMMITTED if found is FoundCommit.COMMITTED else CommitOutcome.UNKNOWN
     raise MonqueConnectionError(
         f"it is unknown whether the transaction of {end.item} was committed: the database does not answer",
         unknown_outcome=True,

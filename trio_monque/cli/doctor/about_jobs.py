@@ -22,7 +22,7 @@ from ...store.diagnosis.limits import Count
 from . import findings as kinds
 from .about_server import found
 from .facts import JobFacts
-from .findings import Finding, Kind
+from .findings import Finding, FindingKind
 
 LATE: Final = 60.0
 """Seconds that a job may be due before its name counts as one with a backlog."""
@@ -181,7 +181,7 @@ def _judge_troubled(facts: JobFacts) -> Iterator[Finding]:
         yield found(kinds.RESCUED_JOBS, count=Count(rescued, facts.troubled.is_capped))
 
 
-def _of_group(kind: Kind, group: Sequence[TroubledJob], facts: JobFacts, **fields: object) -> Finding:
+def _of_group(kind: FindingKind, group: Sequence[TroubledJob], facts: JobFacts, **fields: object) -> Finding:
     first = group[0]
     count = Count(len(group), facts.troubled.is_capped)
     return found(kind, count=count, name=first.name, quoted=quote(first.name), job=str(first.id), **fields)

@@ -8,10 +8,10 @@ from typing import Any, Final
 from ...store.collection_options import problem_of
 from ...store.database_threads import CONNECTIONS_NEEDED
 from ...store.diagnosis.indexes import Surplus
-from ...store.diagnosis.server import Connections, Server, Topology
+from ...store.diagnosis.server import Server, ServerConnections, Topology
 from . import findings as kinds
 from .facts import IndexFacts, ServerFacts
-from .findings import Finding, Kind
+from .findings import Finding, FindingKind
 
 OLDEST_VERSION: Final = (6, 0)
 
@@ -23,7 +23,7 @@ _IN_ORDER: Final = (*_HAS_DATA, "ARBITER")
 _MANY_EXAMINED: Final = 1_000
 
 
-def found(kind: Kind, **fields: Any) -> Finding:
+def found(kind: FindingKind, **fields: Any) -> Finding:
     return Finding(kind, fields)
 
 
@@ -69,7 +69,7 @@ def _off(ahead: float) -> dict[str, str]:
     return {"seconds": f"{abs(ahead):.1f}", "direction": "ahead of" if ahead > 0 else "behind"}
 
 
-def _judge_connections(connections: Connections) -> Iterator[Finding]:
+def _judge_connections(connections: ServerConnections) -> Iterator[Finding]:
     size = connections.largest_pool
     if size and size < CONNECTIONS_NEEDED:
         yield found(kinds.SMALL_POOL, size=size, needed=CONNECTIONS_NEEDED)

@@ -15,7 +15,7 @@ from ...store.diagnosis.documents import FullDocument
 from ...store.diagnosis.follow_ups import Owed
 from ...store.diagnosis.indexes import Indexes, Plan
 from ...store.diagnosis.jobs import BadSchedule, Troubled
-from ...store.diagnosis.server import Connections, Server
+from ...store.diagnosis.server import Server, ServerConnections
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +33,7 @@ class ServerFacts:
     server: Server
     ahead: float | None = None
     members_ahead: Mapping[str, float] = field(default_factory=dict)
-    connections: Connections | None = None
+    connections: ServerConnections | None = None
     stream_problem: str | None = None
 
 

@@ -25,7 +25,7 @@ class Severity(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class FindingKind:
     """One thing that the doctor can find.
 
     Attributes:
@@ -45,7 +45,7 @@ class Kind:
 class Finding:
     """A kind with the values of one case."""
 
-    kind: Kind
+    kind: FindingKind
     fields: Mapping[str, Any]
 
     @property
@@ -65,16 +65,16 @@ class Finding:
         return self.kind.advice.format_map(self.fields)
 
 
-_KINDS: Final[dict[str, Kind]] = {}
+_KINDS: Final[dict[str, FindingKind]] = {}
 
 
-def _kind(name: str, severity: Severity, sentence: str, advice: str) -> Kind:
+def _kind(name: str, severity: Severity, sentence: str, advice: str) -> FindingKind:
     assert name not in _KINDS, name
-    _KINDS[name] = Kind(name, severity, sentence, advice)
+    _KINDS[name] = FindingKind(name, severity, sentence, advice)
     return _KINDS[name]
 
 
-KINDS: Final[Mapping[str, Kind]] = _KINDS
+KINDS: Final[Mapping[str, FindingKind]] = _KINDS
 """All kinds, by name, in the order of the page."""
 
 # --- The server ---

@@ -19,7 +19,7 @@ from .http_server import Address, AddressType
 from .parent_link import SUPERVISED, ParentLink
 from .scheduler_options import scheduler_options
 from .supervisor import Supervisor
-from .target import Selection
+from .target import SelectedNames
 from .worker import Work, run_worker
 from .worker_state import WorkerState
 
@@ -104,7 +104,7 @@ def run(
     """
     if loop == "uvloop" and find_spec("uvloop") is None:
         raise MonqueError("--loop uvloop needs uvloop: python -m pip install uvloop")
-    work, endpoints = Work(targets, Selection(only, without), connection, loop, options), Endpoints(health, metrics)
+    work, endpoints = Work(targets, SelectedNames(only, without), connection, loop, options), Endpoints(health, metrics)
     if supervised is not None:
         return _run_child(work, endpoints, *supervised)
     if processes is None and not reload:

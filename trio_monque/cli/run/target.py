@@ -21,7 +21,7 @@ _EXPECTED: Final = "a Workers, or a function or async context manager that gives
 
 
 @dataclass(frozen=True)
-class Target:
+class WorkerTarget:
     """What the user named, imported, and not yet called.
 
     Attributes:
@@ -34,7 +34,7 @@ class Target:
 
 
 @dataclass(frozen=True)
-class Selection:
+class SelectedNames:
     """Which of the workers run.
 
     Attributes:
@@ -63,7 +63,7 @@ class Selection:
         return workers.subset(selected)
 
 
-def load_target(name: str) -> Target:
+def load_target(name: str) -> WorkerTarget:
     """Import the module, from the current directory too, and return what the name names.
 
     Raises:
@@ -93,10 +93,10 @@ def load_target(name: str) -> Target:
         except AttributeError:
             near = _meant(attribute, [one for one in dir(value) if not one.startswith("_")])
             raise MonqueError(f"{name!r}: {module_name} has no attribute {attribute!r}{near}") from None
-    return Target(name, value)
+    return WorkerTarget(name, value)
 
 
-def declared_loop(targets: Sequence[Target]) -> str | None:
+def declared_loop(targets: Sequence[WorkerTarget]) -> str | None:
     """Return the event loop that the targets declare, as far as they are Workers; None if none does.
 
     A function is called on the loop, so what it gives is known too late. If that declares another loop, the scheduler
@@ -108,7 +108,7 @@ def declared_loop(targets: Sequence[Target]) -> str | None:
     return loop_of_all([target.value for target in targets if isinstance(target.value, Workers)])
 
 
-async def workers_of_all(targets: Sequence[Target], stack: AsyncExitStack) -> Workers[Any]:
+async def workers_of_all(targets: Sequence[WorkerTarget], stack: AsyncExitStack) -> Workers[Any]:
     """Return the workers of all targets, those of each with the resources of their target.
 
     Functions are called, and async context managers entered, in this order: the stack leaves them.
@@ -134,7 +134,7 @@ async def workers_of_all(targets: Sequence[Target], stack: AsyncExitStack) -> Wo
     return sets[0].union(*sets[1:])
 
 
-async def _workers_of(target: Target, stack: AsyncExitStack) -> Workers[Any]:
+async def _workers_of(target: WorkerTarget, stack: AsyncExitStack) -> Workers[Any]:
     given = target.value
     if not isinstance(given, Workers):
         check_usable(target)
@@ -155,7 +155,7 @@ async def _workers_of(target: Target, stack: AsyncExitStack) -> Workers[Any]:
     raise MonqueError(f"{target.name} gives a value of type {type(given).__name__}: it must be {_EXPECTED}")
 
 
-def check_usable(target: Target) -> None:
+def check_usable(target: WorkerTarget) -> None:
     """Raise MonqueError for a value that cannot give workers, such as a web application or a handler."""
     if isinstance(target.value, AbstractAsyncContextManager):
         return

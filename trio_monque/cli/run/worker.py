@@ -19,7 +19,7 @@ from ...scheduler.signals import run_until_signalled
 from ...store.types import Database
 from ..connection_options import Connection
 from ..exit_statuses import CHECK_FAILED, SUCCEEDED
-from .target import Selection, Target, declared_loop, load_target, workers_of_all
+from .target import SelectedNames, WorkerTarget, declared_loop, load_target, workers_of_all
 from .worker_state import WorkerState
 
 
@@ -36,7 +36,7 @@ class Work:
     """
 
     targets: tuple[str, ...]
-    selection: Selection
+    selection: SelectedNames
     connection: Connection
     loop: str | None
     options: SchedulerOptions
@@ -59,7 +59,7 @@ def run_worker(work: Work, state: WorkerState) -> int:
     return CHECK_FAILED if report.unfinished else SUCCEEDED
 
 
-async def _run(work: Work, targets: list[Target], db: Database, state: WorkerState) -> SchedulerReport:
+async def _run(work: Work, targets: list[WorkerTarget], db: Database, state: WorkerState) -> SchedulerReport:
     report: SchedulerReport | None = None
     async with AsyncExitStack() as stack:
         workers = work.selection.of(await workers_of_all(targets, stack), ", ".join(work.targets))

@@ -17,7 +17,7 @@ from pymongo import DESCENDING, IndexModel
 
 from ...error_types import InvalidCronError, UnknownTimeZoneError
 from ...jobs.cron import check_timezone, lack_of_zone, normalised
-from ...jobs.failure_groups import Failure
+from ...jobs.failure_groups import FailedJob
 from ...jobs.job import JobStatus
 from .. import indexes
 from ..bounded_counts import Stages, first_of
@@ -124,11 +124,11 @@ def _count(value: object) -> int:
 
 
 @command("look at the failed jobs", writes=False)
-def failed_jobs(jobs: JobCollection, name: str | None = None) -> tuple[Sequence[Failure], bool]:
+def failed_jobs(jobs: JobCollection, name: str | None = None) -> tuple[Sequence[FailedJob], bool]:
     """Return the last MOST_READ jobs that failed for good, of one name or of all, and whether there are more."""
     found = _latest(jobs, JobStatus.FAILED, name)
     failures = [
-        Failure(id=one["_id"], name=str(one["name"]), reason=one["reason"], at=one["at"])
+        FailedJob(id=one["_id"], name=str(one["name"]), reason=one["reason"], at=one["at"])
         for one in found[:MOST_READ]
         if one["at"] is not None
     ]

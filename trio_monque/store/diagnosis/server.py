@@ -75,7 +75,7 @@ class Server:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Connections:
+class ServerConnections:
     """Connections in number.
 
     Attributes:
@@ -117,14 +117,14 @@ def look_at_server(jobs: JobCollection) -> Server:
 
 
 @command("ask the server for its connections", writes=False)
-def look_at_connections(jobs: JobCollection) -> Connections:
+def look_at_connections(jobs: JobCollection) -> ServerConnections:
     """Return the size of the client's pool, and the connections of the server if the user may ask for them."""
     size = jobs.collection.database.client.options.pool_options.max_pool_size
     largest = int(size) if size and size != float("inf") else None
     found = _permitted(lambda: _ask(jobs, "serverStatus", **_BRIEF)["connections"])
     if found is None:
-        return Connections(largest_pool=largest)
-    return Connections(largest_pool=largest, used=int(found["current"]), available=int(found["available"]))
+        return ServerConnections(largest_pool=largest)
+    return ServerConnections(largest_pool=largest, used=int(found["current"]), available=int(found["available"]))
 
 
 def _ask(jobs: JobCollection, name: str, **arguments: Any) -> dict[str, Any]:

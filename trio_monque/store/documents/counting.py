@@ -20,7 +20,7 @@ MOST_HOLDERS: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Holder:
+class LockHolder:
     """A program that holds documents.
 
     Attributes:
@@ -55,7 +55,7 @@ class LockCounts:
     overdue: int
     dead_letters: int
     unreadable: int
-    holders: Sequence[Holder]
+    holders: Sequence[LockHolder]
 
 
 @command("count the documents by their locks", writes=False, aggregates=True)
@@ -87,14 +87,14 @@ def _unreadable(locked: LockedCollection, now: datetime) -> int:
     return next((int(one["found"]) for one in locked.locks.aggregate(steps)), 0)
 
 
-def _holders(locked: LockedCollection) -> Sequence[Holder]:
+def _holders(locked: LockedCollection) -> Sequence[LockHolder]:
     steps: Stages = [
         *first_of(locked.meant(locked.held), MOST_COUNTED),
         {"$group": {"_id": f"${locked.at('by')}", "held": {"$sum": 1}, "until": {"$min": f"${locked.at('until')}"}}},
         {"$sort": {"held": -1, "_id": 1}},
         {"$limit": MOST_HOLDERS},
     ]
-    return [Holder(str(one["_id"]), one["held"], one["until"]) for one in locked.locks.aggregate(steps)]
+    return [LockHolder(str(one["_id"]), one["held"], one["until"]) for one in locked.locks.aggregate(steps)]
 
 
 @command("count dead letters", writes=False, aggregates=True)

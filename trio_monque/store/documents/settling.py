@@ -25,7 +25,7 @@ from pymongo import errors as driver
 from pymongo.client_session import ClientSession
 
 from ...document_lock import read_lock
-from ..commands import BulkResult, bulk_write, causal_session, command
+from ..commands import BulkAnswer, bulk_write, causal_session, command
 from ..driver_errors import is_about_document
 from .locked_collection import LockedCollection, as_stored
 from .settling_statements import EncodedUpdate, Ending, encoded_update, grouped, request_of
@@ -35,9 +35,9 @@ __all__ = [
     "MOVED",
     "UNPROVEN",
     "WRITTEN",
+    "DocumentFate",
     "EncodedUpdate",
     "Ending",
-    "Fate",
     "Settled",
     "encoded_update",
     "send",
@@ -45,7 +45,7 @@ __all__ = [
 ]
 
 
-class Fate(Enum):
+class DocumentFate(Enum):
     """What became of an ending."""
 
     WRITTEN = auto()
@@ -65,15 +65,15 @@ class Settled:
             which.
     """
 
-    fate: Fate
+    fate: DocumentFate
     error: str | None = None
     may_be_written: bool = False
 
 
-WRITTEN: Final = Settled(Fate.WRITTEN)
-MOVED: Final = Settled(Fate.MOVED)
-GONE: Final = Settled(Fate.GONE)
-UNPROVEN: Final = Settled(Fate.GONE, may_be_written=True)
+WRITTEN: Final = Settled(DocumentFate.WRITTEN)
+MOVED: Final = Settled(DocumentFate.MOVED)
+GONE: Final = Settled(DocumentFate.GONE)
+UNPROVEN: Final = Settled(DocumentFate.GONE, may_be_written=True)
 
 
 @command("settle documents", in_parts=True)
@@ -111,21 +111,21 @@ def _settle(locked: LockedCollection, endings: Sequence[Ending], session: Client
     found = locked.locks_by_majority([one.id for one in endings], session)
     is_apart = {id(one) for one in apart}
     parts = [
-        _Part(
+        _PartOfBatch(
             [one for one in endings if id(one) not in is_apart and id(one) not in refused],
             sent.matched,
             was_stopped=sent.was_broken_off,
         ),
-        _Part([one for one in apart if id(one) not in refused], sent_apart.matched, was_stopped=True),
+        _PartOfBatch([one for one in apart if id(one) not in refused], sent_apart.matched, was_stopped=True),
     ]
-    results = {one: Settled(Fate.REFUSED, reason) for one, reason in refused.items()}
+    results = {one: Settled(DocumentFate.REFUSED, reason) for one, reason in refused.items()}
     for part in parts:
         results |= _concluded(part, {id(one): _as_found(locked, one, found) for one in part.endings})
     return [results[id(one)] for one in endings]
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
+class _PartOfBatch:
     """Endings whose statements were sent together.
 
     Attributes:
@@ -155,7 +155,7 @@ def _as_found(locked: LockedCollection, ending: Ending, found: Mapping[bytes, ob
     return GONE
 
 
-def _concluded(part: _Part, seen: Mapping[int, Settled | None]) -> Mapping[int, Settled]:
+def _concluded(part: _PartOfBatch, seen: Mapping[int, Settled | None]) -> Mapping[int, Settled]:
     """Decide whether our writes have removed the locks that are not there now, or those of a later holder B have.
 
     `seen` has what each lock proves by itself (`_as_found`); None for a document without a lock.
@@ -180,7 +180,7 @@ def _concluded(part: _Part, seen: Mapping[int, Settled | None]) -> Mapping[int, 
     return {one: result or without_lock for one, result in seen.items()}
 
 
-def send(locked: LockedCollection, requests: Sequence[UpdateOne | UpdateMany], session: ClientSession) -> BulkResult:
+def send(locked: LockedCollection, requests: Sequence[UpdateOne | UpdateMany], session: ClientSession) -> BulkAnswer:
     """Send the statements; the result has what the server refuses."""
     return bulk_write(locked.locks, requests, "write to documents", session, is_refusal=_is_about_a_document)
 

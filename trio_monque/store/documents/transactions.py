@@ -13,7 +13,7 @@ from typing import Any
 
 from ...document_lock import Fence
 from ..commands import BY_ID, command
-from ..transaction_terms import Found
+from ..transaction_terms import FoundCommit
 from ..types import ClientSession
 from .locked_collection import LockedCollection
 from .settling_statements import Ending, filter_and_update
@@ -33,16 +33,16 @@ def write_end(locked: LockedCollection, ending: Ending, session: ClientSession) 
 
 def find_out(
     locked: LockedCollection, document_id: object, until: datetime, fence: Fence, is_sure: Callable[[], bool]
-) -> Found:
+) -> FoundCommit:
     """Find out what became of a commit that was not acknowledged; see `ClaimEnd.find_out`.
 
     Args:
         is_sure: Whether no other program can have taken the lock yet.
     """
     if _renew(locked, document_id, until, fence):
-        return Found.NOT_COMMITTED
+        return FoundCommit.NOT_COMMITTED
     # Asked after the answer: another program may have taken the lock while the renewal was on its way.
-    return Found.COMMITTED if is_sure() else Found.UNKNOWN
+    return FoundCommit.COMMITTED if is_sure() else FoundCommit.UNKNOWN
 
 
 @command("find out about a transaction")
