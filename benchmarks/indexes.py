@@ -27,7 +27,7 @@ from pymongo import ASCENDING, IndexModel, MongoClient
 
 from tests.support import node_peer
 from trio_monque.embedded import embedded_mongod
-from trio_monque.store import indexes
+from trio_monque.store.jobs import indexes
 
 from . import floors
 from .floors import Jobs

@@ -22,7 +22,7 @@ from tests.support.examined import examined
 from trio_monque import JobFilter, Monque
 from trio_monque.embedded import embedded_mongod
 from trio_monque.jobs import CursorPage, QueueStats
-from trio_monque.store.queries import MOST_EXAMINED
+from trio_monque.store.reads.queries import MOST_EXAMINED
 
 from .measuring import Db, new_database
 

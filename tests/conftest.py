@@ -22,7 +22,7 @@ from tests.support.run_record import record_if_asked
 from tests.support.standstills import Witness, witnessed
 from tests.support.thoroughly import FULL, THOROUGH
 from trio_monque.embedded import EmbeddedServer
-from trio_monque.store.types import Collection, Database
+from trio_monque.store.driver.types import Collection, Database
 
 pytest_plugins = ["pytester"]  # For the tests of the plugin; pytest wants it said here.
 

@@ -13,7 +13,7 @@ from benchmarks.measuring import new_database
 from benchmarks.report import Comparison, Figure, Results
 from tests.support.programs import run_program
 from trio_monque.embedded import EmbeddedServer
-from trio_monque.store.types import Database
+from trio_monque.store.driver.types import Database
 
 FLOORS = {"F1", "FB", *(name for n in (10, 100, 500) for name in (f"P{n}", f"trio {n}", f"P{n} python"))}
 KEYS_OF_THROUGHPUT = {"T.10", "T.100", "T.500", "T.many.10", "T.many.100", "T.many.500"}

@@ -23,8 +23,8 @@ from trio_monque.autojump import clock_hold
 from trio_monque.client import server_time
 from trio_monque.clock import ClockReadings, ServerClock, virtual_time
 from trio_monque.events import JobClaimLost, JobCompleted
-from trio_monque.store import connection
-from trio_monque.store.types import Collection, Database
+from trio_monque.store.driver import connection
+from trio_monque.store.driver.types import Collection, Database
 from trio_monque.testing import SchedulerOpener, advance, drain
 from trio_monque.threads import HoldingLimiter
 

@@ -27,10 +27,10 @@ from trio_monque.clock import MOST_DISAGREEMENT, OFFSET_GOOD_FOR, ClockReadings,
 from trio_monque.engine import watchdog
 from trio_monque.engine.demand import KnownItem
 from trio_monque.engine.waker import NOTHING_DUE
-from trio_monque.scheduler.candidates import JobKey
-from trio_monque.store import connection
-from trio_monque.store.database_threads import Channel, DatabaseThreads
-from trio_monque.store.types import Collection, Database
+from trio_monque.scheduler.job_finder import JobKey
+from trio_monque.store.driver import connection
+from trio_monque.store.driver.database_threads import Channel, DatabaseThreads
+from trio_monque.store.driver.types import Collection, Database
 
 DAY: Final = 86400.0
 HOUR: Final = 3600.0

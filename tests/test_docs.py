@@ -30,7 +30,7 @@ from tests.support.store import PAST, claim_due, handle, insert
 from tests.support.thoroughly import one_in
 from tests.support.waiting import wait_until
 from trio_monque import Monque, Retention
-from trio_monque.claims.options_and_defaults import ClaimConfig
+from trio_monque.claims.claim_options import ClaimConfig
 from trio_monque.document_lock import LockStamp, dead_letter_lock, freed
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.engine.lease import LeaseTerms
@@ -39,10 +39,10 @@ from trio_monque.jobs.conditional_write import Transition
 from trio_monque.jobs.error_history import Failure
 from trio_monque.jobs.job import Job
 from trio_monque.options_and_defaults import LEASE_IN_BEATS, SchedulerConfig
-from trio_monque.store import indexes, leases, settling
-from trio_monque.store.database_threads import CONNECTIONS_NEEDED, Channel
+from trio_monque.store.driver.database_threads import CONNECTIONS_NEEDED, Channel
+from trio_monque.store.driver.types import Database
 from trio_monque.store.job_collection import JobCollection
-from trio_monque.store.types import Database
+from trio_monque.store.jobs import indexes, leases, settling
 from trio_monque.testing import plugin
 
 

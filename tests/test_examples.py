@@ -14,7 +14,7 @@ import pytest
 from tests.support.programs import ROOT, run_program, uri_of_database
 from tests.support.web_servers import Program, WebServer
 from trio_monque.embedded import EmbeddedServer
-from trio_monque.store.types import Database
+from trio_monque.store.driver.types import Database
 
 EXAMPLES = sorted([*(ROOT / "examples").glob("*.py"), *(ROOT / "examples/web_service").glob("*.py")])
 LINES = {

@@ -19,7 +19,7 @@ from trio_monque.options_and_defaults import (
     SchedulerOptions,
     scheduler_config,
 )
-from trio_monque.store.types import Database
+from trio_monque.store.driver.types import Database
 
 WRONG: list[tuple[str, Any]] = [
     ("collection_name", ""),

@@ -19,7 +19,7 @@ from trio_monque.embedded import EmbeddedServer
 from trio_monque.engine.lease import LeaseTerms
 from trio_monque.options_and_defaults import SchedulerConfig
 from trio_monque.scheduler.runs import SHARE_OF_LOCK_TIMEOUT
-from trio_monque.store.types import Database
+from trio_monque.store.driver.types import Database
 
 PROGRAM = f"{sys.executable} -m trio_monque"
 README = ROOT / "README.md"

@@ -12,7 +12,7 @@ from pymongo import MongoClient
 from tests.support.thoroughly import one_in
 from trio_monque.errors import BrokenDocumentError, InvalidOptionError, MonqueConnectionError, MonqueError
 from trio_monque.safe_text import one_line, shown, uri_without_secrets, without_secrets, without_secrets_of
-from trio_monque.store.connection import connect
+from trio_monque.store.driver.connection import connect
 
 SECRET = "hunter2"
 

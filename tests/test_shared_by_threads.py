@@ -17,9 +17,9 @@ from trio_monque.client import server_time
 from trio_monque.client.server_time import ServerTime
 from trio_monque.clock import steady_clock
 from trio_monque.events import Event, JobCancelled
-from trio_monque.store import claiming, due
+from trio_monque.store.driver.types import Collection, Database
+from trio_monque.store.jobs import claiming, due
 from trio_monque.store.skipped_documents import SkippedDocuments
-from trio_monque.store.types import Collection, Database
 
 
 class HeldMemory(dict[object, object]):

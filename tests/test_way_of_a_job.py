@@ -14,7 +14,7 @@ import pytest
 
 from tests.support.programs import run_program
 from trio_monque.embedded import EmbeddedServer
-from trio_monque.store.types import Database
+from trio_monque.store.driver.types import Database
 
 FILES = {"enqueue": 24, "enqueue and run": 78}
 CALLS_ON_TRIO_THREAD = 172

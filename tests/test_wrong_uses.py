@@ -33,7 +33,7 @@ from trio_monque.errors import (
     MonqueConnectionError,
 )
 from trio_monque.events import JobFailed
-from trio_monque.store.types import ClientSession, Database
+from trio_monque.store.driver.types import ClientSession, Database
 
 workers = Workers()
 

@@ -11,7 +11,7 @@ from typing import Any
 import trio
 
 from trio_monque import Workers, open_scheduler
-from trio_monque.store.types import Database
+from trio_monque.store.driver.types import Database
 
 
 @contextmanager

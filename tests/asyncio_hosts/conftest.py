@@ -18,7 +18,7 @@ from trio.testing import MockClock
 from tests.support.joined_time import JoinedLoop, joining_runtimes
 from tests.support.waiting import wait_until
 from trio_monque.bridge import runtime
-from trio_monque.store.types import Collection, Database
+from trio_monque.store.driver.types import Collection, Database
 from trio_monque.testing.virtual_run import hold_for_own_threads
 
 Run = Callable[[Callable[[], Awaitable[None]]], None]

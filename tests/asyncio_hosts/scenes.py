@@ -8,7 +8,7 @@ from typing import Any, Final, TypeVar
 import anyio
 
 from trio_monque import Monque, RunningJob, Workers
-from trio_monque.store.types import Collection, Database
+from trio_monque.store.driver.types import Collection, Database
 
 T = TypeVar("T")
 

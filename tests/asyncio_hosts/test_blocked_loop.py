@@ -22,7 +22,7 @@ from tests.asyncio_hosts.scenes import (
 from tests.support.waiting import wait_for_changes, wait_until
 from trio_monque import Monque, NewJob, RunningJob, Workers, open_scheduler
 from trio_monque.engine.runner import LATE
-from trio_monque.store.types import Database
+from trio_monque.store.driver.types import Database
 
 pytestmark = ON_ASYNCIO
 

@@ -15,7 +15,7 @@ from tests.asyncio_hosts.scenes import LONG, QUICK, only_document, statuses, unt
 from tests.support.internals import has_looked_for_jobs
 from trio_monque import Monque, RunningJob, Workers, open_scheduler
 from trio_monque.events import Event, JobCompleted
-from trio_monque.store.types import Database
+from trio_monque.store.driver.types import Database
 
 NO_HINTS: Any = {"change_stream": False, "poll_interval": 3600}
 """What is enqueued is then found at once by a local wakeup only."""

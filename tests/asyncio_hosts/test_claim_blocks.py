@@ -12,12 +12,8 @@ from tests.asyncio_hosts.conftest import Run, VirtualRun
 from tests.asyncio_hosts.scenes import BEATS, LONG, QUICK
 from tests.support.documents import DONE, OPEN, fill, lock_of, states, take_away
 from trio_monque import Claim, MonqueError, open_claims
-from trio_monque.errors import (
-    ClaimLostError,
-    InvalidOptionError,
-    InvalidUpdateError,
-)
-from trio_monque.store.types import Collection
+from trio_monque.errors import ClaimLostError, InvalidOptionError, InvalidUpdateError
+from trio_monque.store.driver.types import Collection
 
 
 def test_blocks_finish_release_and_fail(things: Collection, run: Run) -> None:

@@ -13,12 +13,8 @@ from tests.asyncio_hosts.scenes import BEATS, LONG, QUICK, are_free, until
 from tests.support.documents import DONE, OPEN, fill, states
 from trio_monque import Claim, MonqueError, open_claims, run_claims
 from trio_monque.claims.renewals import DocumentRenewals
-from trio_monque.errors import (
-    ClaimLostError,
-    FilterStillMatchesError,
-    InvalidOptionError,
-)
-from trio_monque.store.types import Collection
+from trio_monque.errors import ClaimLostError, FilterStillMatchesError, InvalidOptionError
+from trio_monque.store.driver.types import Collection
 
 
 def test_a_cancelled_body_releases_what_is_worked_on_uncounted(things: Collection, run: Run) -> None:

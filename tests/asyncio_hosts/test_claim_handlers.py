@@ -13,7 +13,7 @@ from tests.support.documents import OPEN, fill, lock_of, take_away
 from trio_monque import Claim, run_claims
 from trio_monque.claims import RunningClaims
 from trio_monque.events import DocumentDeadLettered
-from trio_monque.store.types import Collection
+from trio_monque.store.driver.types import Collection
 
 
 def test_run_claims_calls_handlers_and_returns_its_report(things: Collection, run: Run) -> None:

@@ -16,7 +16,7 @@ from tests.support.documents import DONE, OPEN, fill, states
 from tests.support.waiting import wait_until
 from trio_monque import Claim, Health, open_claims, run_claims
 from trio_monque.claims import ClaimsStatistics, RunningClaims
-from trio_monque.store.types import Collection
+from trio_monque.store.driver.types import Collection
 
 
 def counts(claims: RunningClaims) -> tuple[int, int, int, int]:

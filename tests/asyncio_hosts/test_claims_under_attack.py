@@ -16,7 +16,7 @@ from tests.support.documents import DONE, OPEN, fill, lock_of, states, take_away
 from tests.support.waiting import wait_for_changes, wait_until
 from trio_monque import Claim, open_claims
 from trio_monque.errors import ClaimLostError
-from trio_monque.store.types import Collection
+from trio_monque.store.driver.types import Collection
 
 OF_CLOCKS = 0.01
 """Seconds by which a moment may differ that was converted from one clock to another."""

@@ -12,7 +12,7 @@ from tests.asyncio_hosts.conftest import Run
 from trio_monque import Workers, open_claims, open_scheduler
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.errors import ClientClosedError
-from trio_monque.store.types import Database, MongoClient
+from trio_monque.store.driver.types import Database, MongoClient
 
 
 def shown(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:

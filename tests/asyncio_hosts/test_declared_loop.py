@@ -11,7 +11,7 @@ import pytest
 from tests.asyncio_hosts.conftest import BACKENDS, Run
 from trio_monque import RunningJob, Workers, open_scheduler, run_scheduler
 from trio_monque.errors import InvalidOptionError
-from trio_monque.store.types import Database
+from trio_monque.store.driver.types import Database
 
 OTHER = {"trio": "asyncio", "asyncio": "trio"}
 

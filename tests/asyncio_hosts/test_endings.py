@@ -32,7 +32,7 @@ from tests.support.waiting import wait_for_changes
 from trio_monque import RunningJob, Scheduler, Workers, open_claims, open_scheduler, run_scheduler
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.events import JobCompleted
-from trio_monque.store.types import Database
+from trio_monque.store.driver.types import Database
 
 pytestmark = [ON_ASYNCIO, pytest.mark.larger_in_full]
 

@@ -17,7 +17,7 @@ from tests.support.waiting import wait_until
 from trio_monque import Monque, NewJob, RunningJob, Scheduler, Workers, open_scheduler
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.errors import ClaimLostError
-from trio_monque.store.types import Database
+from trio_monque.store.driver.types import Database
 
 pytestmark = pytest.mark.timeout(300)
 

@@ -19,7 +19,7 @@ from tests.asyncio_hosts.scenes import LONG, QUICK, only_document, statuses, unt
 from trio_monque import RunningJob, Workers, open_scheduler
 from trio_monque.errors import ClaimLostError
 from trio_monque.events import JobFailed
-from trio_monque.store.types import Database
+from trio_monque.store.driver.types import Database
 
 LIMIT = 1.0
 """Seconds, which are virtual except on uvloop: there, a busy machine begins the handler in time."""

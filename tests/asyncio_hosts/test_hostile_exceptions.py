@@ -18,7 +18,7 @@ from tests.support.hostile_errors import HOSTILE, replacing_errors
 from trio_monque import Claim, NewJob, RunningJob, Workers, open_claims, open_scheduler, run_claims
 from trio_monque.errors import UnsafeExceptionError
 from trio_monque.events import JobFailed
-from trio_monque.store.types import Collection, Database
+from trio_monque.store.driver.types import Collection, Database
 from trio_monque.testing import Discarded, Failed, run_job
 
 ERRORS: dict[str, Callable[[], BaseException]] = {

@@ -16,7 +16,7 @@ from tests.support.waiting import wait_until
 from trio_monque import Claim, Monque, RunningJob, Workers, open_scheduler, run_claims
 from trio_monque.claims import RunningClaims
 from trio_monque.engine.nursery import Engine
-from trio_monque.store.types import Collection, Database
+from trio_monque.store.driver.types import Collection, Database
 
 pytestmark = ON_ASYNCIO
 

@@ -14,7 +14,7 @@ from tests.asyncio_hosts.conftest import Run, VirtualRun, runtimes_left
 from tests.asyncio_hosts.scenes import LONG, QUICK, SECONDS_TO_BEAT, LongJobs, only_document, statuses, until
 from trio_monque import RunningJob, Scheduler, Workers, open_scheduler, run_scheduler
 from trio_monque.errors import InvalidDatabaseError, InvalidOptionError, MonqueConnectionError
-from trio_monque.store.types import Database
+from trio_monque.store.driver.types import Database
 
 
 def test_leaving_drains_then_cuts_and_clips_clean_ups(db: Database, run_virtually: VirtualRun) -> None:

@@ -16,7 +16,7 @@ import sniffio
 from tests.asyncio_hosts.conftest import ON_ASYNCIO, Run
 from tests.asyncio_hosts.scenes import LONG, QUICK, only_document, statuses, until
 from trio_monque import RunningJob, Workers, open_scheduler
-from trio_monque.store.types import Database
+from trio_monque.store.driver.types import Database
 from trio_monque.testing import run_job
 
 tenant: ContextVar[str] = ContextVar("tenant", default="the default")

@@ -19,7 +19,7 @@ from tests.asyncio_hosts.scenes import LONG, QUICK, LongJobs, only_document, sta
 from tests.support.waiting import wait_until
 from trio_monque import NewJob, RunningJob, Workers, open_scheduler
 from trio_monque.events import JobFailed
-from trio_monque.store.types import Database
+from trio_monque.store.driver.types import Database
 
 pytestmark = ON_ASYNCIO
 

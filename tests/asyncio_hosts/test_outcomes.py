@@ -17,7 +17,7 @@ from trio_monque import Discard, Monque, RunningJob, Snooze, Workers, open_sched
 from trio_monque.errors import ClaimLostError
 from trio_monque.events import JobFailed
 from trio_monque.foreign_errors import leaves_of
-from trio_monque.store.types import Database
+from trio_monque.store.driver.types import Database
 
 _of_the_program: contextvars.ContextVar[str] = contextvars.ContextVar("of_the_program", default="none")
 

@@ -12,7 +12,7 @@ from tests.asyncio_hosts.scenes import only_document, statuses
 from tests.support.thoroughly import one_in
 from trio_monque import Monque
 from trio_monque.embedded import EmbeddedServer
-from trio_monque.store.types import Database
+from trio_monque.store.driver.types import Database
 
 pytestmark = pytest.mark.timeout(300)
 

@@ -20,7 +20,7 @@ from tests.support.internals import interferences_of_claims, sources_of_claim
 from trio_monque import Claim, open_claims, run_claims
 from trio_monque.errors import InvalidUpdateError
 from trio_monque.events import DocumentFailed
-from trio_monque.store.types import Collection
+from trio_monque.store.driver.types import Collection
 
 pytestmark = ON_ASYNCIO
 

@@ -10,7 +10,7 @@ from anyio import to_thread
 from tests.asyncio_hosts.conftest import ON_ASYNCIO, Run
 from tests.asyncio_hosts.scenes import QUICK
 from trio_monque import RunningJob, Workers, open_scheduler
-from trio_monque.store.types import Database
+from trio_monque.store.driver.types import Database
 
 pytestmark = ON_ASYNCIO
 

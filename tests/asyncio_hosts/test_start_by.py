@@ -11,7 +11,7 @@ from tests.asyncio_hosts.conftest import ON_ASYNCIO, Run
 from tests.asyncio_hosts.scenes import QUICK
 from trio_monque import JobCancelledError, Workers, open_scheduler
 from trio_monque.events import JobCancelled
-from trio_monque.store.types import Database
+from trio_monque.store.driver.types import Database
 
 pytestmark = ON_ASYNCIO
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.asyncio_hosts.conftest import Run
 from trio_monque import RunningJob, Workers, open_scheduler
-from trio_monque.store.types import Database
+from trio_monque.store.driver.types import Database
 
 
 async def from_async(job: RunningJob[Any]) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from trio_monque import Monque, RunningJob, Workers
 from trio_monque.errors import InvalidOptionError, MonqueError
-from trio_monque.store.types import Database
+from trio_monque.store.driver.types import Database
 from trio_monque.testing import SchedulerOpener, advance, assert_enqueued, drain, now
 
 from .conftest import Run

@@ -11,7 +11,7 @@ import pytest
 
 from tests.asyncio_hosts.conftest import Run
 from trio_monque import Claim, RunningJob, Workers, open_scheduler, run_claims
-from trio_monque.store.types import Collection, Database
+from trio_monque.store.driver.types import Collection, Database
 
 HERE = "test_tracebacks.py"
 

@@ -25,7 +25,7 @@ from tests.support.programs import ROOT, fenced_blocks
 from trio_monque import Discard, Monque, Retry, RunningJob, Snooze, Workers, open_scheduler
 from trio_monque.jobs.meta import LARGEST_META, size_of
 from trio_monque.otel import trace_context, tracing_middleware
-from trio_monque.store.types import Database
+from trio_monque.store.driver.types import Database
 from trio_monque.testing import run_job
 
 

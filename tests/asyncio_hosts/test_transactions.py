@@ -12,7 +12,7 @@ import pytest
 from tests.asyncio_hosts.conftest import ON_ASYNCIO, Run
 from tests.asyncio_hosts.scenes import QUICK, only_document, until
 from trio_monque import RunningJob, Workers, open_scheduler
-from trio_monque.store.types import ClientSession, Database
+from trio_monque.store.driver.types import ClientSession, Database
 
 pytestmark = ON_ASYNCIO
 

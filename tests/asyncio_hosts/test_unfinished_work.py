@@ -24,7 +24,7 @@ from tests.support.thoroughly import one_in
 from trio_monque import Claim, RunningJob, Workers, open_scheduler, run_claims
 from trio_monque.errors import MiddlewareError
 from trio_monque.scheduler.middleware import Middleware
-from trio_monque.store.types import Collection, Database
+from trio_monque.store.driver.types import Collection, Database
 from trio_monque.testing import Failed, Succeeded, run_job
 
 done: list[str] = []

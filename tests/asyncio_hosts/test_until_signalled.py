@@ -20,7 +20,7 @@ from pymongo import MongoClient
 
 from trio_monque import Monque, RunningJob, Scheduler, SchedulerReport, Workers, process_signals, run_until_signalled
 from trio_monque.errors import InvalidOptionError
-from trio_monque.store.types import Database
+from trio_monque.store.driver.types import Database
 
 from .conftest import Run
 from .scenes import LONG, statuses, until

@@ -18,7 +18,7 @@ from tests.support.internals import has_looked_for_jobs
 from tests.support.waiting import wait_for_changes, wait_until
 from trio_monque import Monque, NewJob, RunningJob, Scheduler, Workers, open_scheduler
 from trio_monque.events import JobCompleted
-from trio_monque.store.types import Database
+from trio_monque.store.driver.types import Database
 
 pytestmark = ON_ASYNCIO
 

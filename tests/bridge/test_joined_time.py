@@ -11,7 +11,7 @@ import anyio.to_thread
 import trio
 
 from tests.bridge.support import AppRunner, open_engine
-from trio_monque.store.database_threads import DatabaseThreads
+from trio_monque.store.driver.database_threads import DatabaseThreads
 
 A_MINUTE = 60.0
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trio_monque.store.types import Collection, Database
+from trio_monque.store.driver.types import Collection, Database
 
 
 @pytest.fixture

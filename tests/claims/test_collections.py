@@ -21,10 +21,10 @@ from tests.support.interception import Recorder
 from tests.support.thoroughly import one_in
 from trio_monque import MonqueError, open_claims, run_claims
 from trio_monque.claims import create_claim_index, dead_letters, readmit
-from trio_monque.claims.options_and_defaults import ClaimConfig
+from trio_monque.claims.claim_options import ClaimConfig
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.errors import InvalidDatabaseError, InvalidOptionError
-from trio_monque.store.types import Collection
+from trio_monque.store.driver.types import Collection
 
 STANDARD = UuidRepresentation.STANDARD
 

@@ -10,7 +10,7 @@ from trio.testing import MockClock
 
 from tests.support.documents import DONE, OPEN, Gauge, fill, states, take_away
 from trio_monque import Claim, open_claims, run_claims
-from trio_monque.store.types import Collection
+from trio_monque.store.driver.types import Collection
 
 
 @pytest.mark.parametrize("concurrency", [1, 3])

@@ -15,7 +15,7 @@ from trio_monque.claims.renewals import DocumentRenewals
 from trio_monque.claims.runs import DocumentRuns
 from trio_monque.engine.shutdown import HARD_END_AFTER
 from trio_monque.errors import ClaimLostError
-from trio_monque.store.types import Collection
+from trio_monque.store.driver.types import Collection
 
 
 def is_free(things: Collection, *, tries: int = 0) -> bool:

@@ -26,7 +26,7 @@ from trio_monque.embedded import EmbeddedServer
 from trio_monque.engine import pauses
 from trio_monque.errors import ClaimLostError
 from trio_monque.events import DocumentDeadLettered, DocumentsRescued
-from trio_monque.store.types import Collection
+from trio_monque.store.driver.types import Collection
 
 COUNTED: Any = {"$set": {"state": "done"}, "$inc": {"written": 1}}
 

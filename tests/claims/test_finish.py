@@ -20,7 +20,7 @@ from trio_monque.claims.locked_document import Cycle
 from trio_monque.engine import pauses
 from trio_monque.errors import InvalidOptionError, InvalidPayloadError, InvalidUpdateError, MonqueConnectionError
 from trio_monque.events import DocumentFailed
-from trio_monque.store.types import Collection, Database
+from trio_monque.store.driver.types import Collection, Database
 
 STRANGE: list[Any] = [
     {"state": "done"},

@@ -26,7 +26,7 @@ from trio_monque.claims import ClaimsStatistics, RunningClaims
 from trio_monque.engine import pauses
 from trio_monque.errors import FilterStillMatchesError
 from trio_monque.scheduler import LoopHealth
-from trio_monque.store.types import Collection
+from trio_monque.store.driver.types import Collection
 from trio_monque.testing import advance, now, quiesce, start_virtual_time
 
 START: Final = datetime(2030, 1, 1, tzinfo=UTC)

@@ -12,7 +12,7 @@ from tests.support.documents import DONE, OPEN, fill, finish, kill, later, lock_
 from trio_monque import open_claims, run_claims
 from trio_monque.claims import dead_letters
 from trio_monque.document_lock import NEVER
-from trio_monque.store.types import Collection
+from trio_monque.store.driver.types import Collection
 
 
 def lock(things: Collection, value: object) -> None:

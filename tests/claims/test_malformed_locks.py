@@ -20,7 +20,7 @@ from tests.support.malformed import ELEMENTS, SHARE, Element, chunks, with_field
 from tests.support.thoroughly import one_in
 from trio_monque import Claim, run_claims
 from trio_monque.claims import create_claim_index, dead_letters, readmit
-from trio_monque.store.types import Collection
+from trio_monque.store.driver.types import Collection
 from trio_monque.testing import now
 
 PAST: Final = datetime(2026, 1, 1, tzinfo=UTC)

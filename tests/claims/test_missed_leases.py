@@ -17,7 +17,7 @@ from trio_monque.claims import RunningClaims
 from trio_monque.engine import pauses
 from trio_monque.events import DocumentFailed
 from trio_monque.host.run_ends import MissedLeaseError
-from trio_monque.store.types import Collection
+from trio_monque.store.driver.types import Collection
 
 
 async def test_runs_that_miss_their_lease_each_time_are_a_failed_attempt_at_last(

@@ -13,7 +13,7 @@ from tests.support.documents import DONE, OPEN, fill, finish, first_claim, liste
 from trio_monque import MonqueError, open_claims, run_claims
 from trio_monque.errors import ClaimLostError, InvalidOptionError
 from trio_monque.events import DocumentClaimLost, DocumentFailed
-from trio_monque.store.types import Collection
+from trio_monque.store.driver.types import Collection
 from trio_monque.testing import now
 
 

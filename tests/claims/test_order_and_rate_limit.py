@@ -16,7 +16,7 @@ from trio_monque import open_claims, run_claims
 from trio_monque.claims import create_claim_index
 from trio_monque.errors import MissingIndexError
 from trio_monque.store import documents
-from trio_monque.store.types import Collection
+from trio_monque.store.driver.types import Collection
 
 SORTS: list[tuple[Any, Any]] = [
     ([("rank", 1)], lambda one: one["rank"]),

@@ -12,7 +12,7 @@ from tests.support.documents import DONE, OPEN, fill, lock_of, states
 from tests.support.thoroughly import one_in
 from trio_monque import MonqueError, open_claims, run_claims
 from trio_monque.errors import FilterStillMatchesError
-from trio_monque.store.types import Collection
+from trio_monque.store.driver.types import Collection
 from trio_monque.testing import quiesce
 
 

@@ -13,7 +13,7 @@ from tests.support.thoroughly import one_in
 from trio_monque import run_claims
 from trio_monque.claims import dead_letters
 from trio_monque.document_lock import NEVER
-from trio_monque.store.types import Collection
+from trio_monque.store.driver.types import Collection
 
 
 async def done(claim: Any) -> None:

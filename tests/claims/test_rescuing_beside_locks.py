@@ -13,7 +13,7 @@ from trio_monque import Claim, run_claims
 from trio_monque.document_lock import read_lock
 from trio_monque.store.documents import rescuing
 from trio_monque.store.documents.rescuing import Takeaway
-from trio_monque.store.types import Collection
+from trio_monque.store.driver.types import Collection
 
 HELD: Any = {"by": "them", "until": later(-600)}
 

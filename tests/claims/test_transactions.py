@@ -24,7 +24,7 @@ from trio_monque.errors import (
     MonqueError,
     TransactionTimeoutError,
 )
-from trio_monque.store.types import ClientSession, Collection, Database
+from trio_monque.store.driver.types import ClientSession, Collection, Database
 from trio_monque.threads import call_run
 
 

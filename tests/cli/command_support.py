@@ -12,7 +12,7 @@ import pytest
 from tests.support.programs import uri_of_database
 from trio_monque.cli.program import run_program
 from trio_monque.embedded import EmbeddedServer
-from trio_monque.store.types import Database
+from trio_monque.store.driver.types import Database
 
 
 @dataclass(frozen=True)

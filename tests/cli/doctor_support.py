@@ -15,8 +15,8 @@ from trio_monque.cli.doctor.findings import KINDS
 from trio_monque.cli.program import run_program
 from trio_monque.clock import to_milliseconds
 from trio_monque.jobs.instance import Instance
-from trio_monque.store import instances
-from trio_monque.store.types import Database
+from trio_monque.store.driver.types import Database
+from trio_monque.store.jobs import instances
 
 
 @dataclass

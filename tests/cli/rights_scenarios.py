@@ -29,7 +29,7 @@ from trio_monque.claims import create_claim_index, dead_letters, readmit
 from trio_monque.cli.doctor.examination import Examination
 from trio_monque.cli.program import run_program
 from trio_monque.errors import MonqueConnectionError
-from trio_monque.store.types import Database
+from trio_monque.store.driver.types import Database
 
 UNAUTHORIZED: Final = 13
 TENTH_OF_JANUARY: Final = datetime(2090, 1, 10, tzinfo=UTC)

@@ -13,8 +13,8 @@ from tests.support.jobs_in_memory import flat
 from tests.support.store import claim, handle
 from trio_monque import Monque, SyncMonque
 from trio_monque.embedded import EmbeddedServer
-from trio_monque.store import indexes
-from trio_monque.store.types import Collection, Database
+from trio_monque.store.driver.types import Collection, Database
+from trio_monque.store.jobs import indexes
 from trio_monque.testing import fail_next
 
 from .command_support import Command, command_of

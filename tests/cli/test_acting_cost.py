@@ -13,10 +13,10 @@ from tests.support.store import handle
 from tests.support.thoroughly import in_full
 from trio_monque.client.bulk import MOST_IN_A_WINDOW
 from trio_monque.embedded import EmbeddedServer
-from trio_monque.store import indexes
-from trio_monque.store.queries import MOST_EXAMINED
-from trio_monque.store.selection_counts import MOST_COUNTED, MOST_READ
-from trio_monque.store.types import Database
+from trio_monque.store.driver.types import Database
+from trio_monque.store.jobs import indexes
+from trio_monque.store.reads.queries import MOST_EXAMINED
+from trio_monque.store.reads.selection_counts import MOST_COUNTED, MOST_READ
 
 from .command_support import Command, command_of
 from .doctor_support import enter

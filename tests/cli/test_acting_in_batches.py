@@ -15,8 +15,8 @@ from tests.support.bulk_calls import put, statuses
 from trio_monque import SyncMonque, process_signals
 from trio_monque.client import bulk
 from trio_monque.embedded import EmbeddedServer
-from trio_monque.store import bulk_changes
-from trio_monque.store.types import Collection, Database
+from trio_monque.store.driver.types import Collection, Database
+from trio_monque.store.jobs import bulk_writes
 from trio_monque.testing import fail_next
 
 from .command_support import Command, command_of
@@ -32,21 +32,21 @@ def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bulk, "MOST_IN_A_BATCH", 10)
 
 
-Choose = Callable[..., bulk_changes.Chosen]
+Choose = Callable[..., bulk_writes.Chosen]
 
 
 def in_third_batch(monkeypatch: pytest.MonkeyPatch, then: Callable[[], None]) -> None:
     """Call `then` in the middle of the third batch of the next bulk action."""
-    choose: Choose = bulk_changes.choose
+    choose: Choose = bulk_writes.choose
     calls = []
 
-    def counted(*args: Any, **kwargs: Any) -> bulk_changes.Chosen:
+    def counted(*args: Any, **kwargs: Any) -> bulk_writes.Chosen:
         calls.append(args)
         if len(calls) == 3:
             then()
         return choose(*args, **kwargs)
 
-    monkeypatch.setattr(bulk_changes, "choose", counted)
+    monkeypatch.setattr(bulk_writes, "choose", counted)
 
 
 @pytest.mark.usefixtures("small_batches")

@@ -16,7 +16,7 @@ import pytest
 from tests.support.bulk_calls import DAY, put, statuses
 from tests.support.programs import uri_of_database
 from trio_monque.embedded import EmbeddedServer
-from trio_monque.store.types import Collection, Database
+from trio_monque.store.driver.types import Collection, Database
 
 from .demo_process import environment
 

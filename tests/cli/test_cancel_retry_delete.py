@@ -14,8 +14,8 @@ from tests.support.bulk_calls import DAY, put, statuses
 from tests.support.store import handle
 from trio_monque.cli.jobs import acting_in_bulk
 from trio_monque.embedded import EmbeddedServer
-from trio_monque.store import indexes
-from trio_monque.store.types import Collection, Database
+from trio_monque.store.driver.types import Collection, Database
+from trio_monque.store.jobs import indexes
 
 from .command_support import Command, command_of
 from .doctor_support import now

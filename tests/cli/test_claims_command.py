@@ -18,8 +18,8 @@ from trio_monque.cli.program import run_program
 from trio_monque.document_lock import LockStamp, dead_letter_lock, freed
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.store.documents.indexes import LARGE
-from trio_monque.store.extended_json import id_in, text_of_id
-from trio_monque.store.types import Collection, Database
+from trio_monque.store.driver.extended_json import id_in, text_of_id
+from trio_monque.store.driver.types import Collection, Database
 
 
 @pytest.fixture

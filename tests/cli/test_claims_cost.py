@@ -17,7 +17,7 @@ from trio_monque.claims import create_claim_index
 from trio_monque.cli.program import run_program
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.store.documents import counting
-from trio_monque.store.types import Database
+from trio_monque.store.driver.types import Database
 
 NUMBER: Final = 1_000_000 if FULL else 12_000
 MOST_COUNTED: Final = counting.MOST_COUNTED if FULL else 1_000

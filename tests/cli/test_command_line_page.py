@@ -20,10 +20,10 @@ from trio_monque.cli.claims.claims_command import claims
 from trio_monque.cli.program import PROGRAM, CommandEntry, program
 from trio_monque.cli.run import command
 from trio_monque.cli.run.scheduler_options import OFFERED, scheduler_options, spelled
-from trio_monque.cli.run.worker import Work
+from trio_monque.cli.run.worker_process import Work
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.options_and_defaults import Retention, SchedulerConfig, SchedulerOptions
-from trio_monque.store.types import Database
+from trio_monque.store.driver.types import Database
 
 from .run_process import run_process
 

@@ -13,7 +13,7 @@ from pymongo import MongoClient
 
 from tests.support.waiting import becomes_readable
 from trio_monque.embedded import EmbeddedServer
-from trio_monque.store.types import Collection
+from trio_monque.store.driver.types import Collection
 
 from .demo_process import DemoProcess, demo_process
 

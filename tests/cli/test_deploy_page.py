@@ -21,14 +21,14 @@ from tests.support.pages import DOCS, rows
 from tests.support.programs import ROOT, quoted_blocks, uri_of_database
 from trio_monque import Monque
 from trio_monque.cli.run.command import run
-from trio_monque.cli.run.health import LIVE_WITHIN, HealthReport, health_pages
+from trio_monque.cli.run.health_answers import LIVE_WITHIN, HealthReport, health_pages
 from trio_monque.cli.run.http_server import Address
 from trio_monque.client.event_delivery import STOP_TIMEOUT
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.engine.shutdown import HARD_END_AFTER
 from trio_monque.host.host import LAST_WORDS
 from trio_monque.options_and_defaults import SchedulerConfig
-from trio_monque.store.types import Database
+from trio_monque.store.driver.types import Database
 
 from .probe import Probe
 from .run_process import run_process, write_program

@@ -24,10 +24,10 @@ from trio_monque import Monque, clock
 from trio_monque.cli.doctor.examination import Examination
 from trio_monque.cli.program import run_program
 from trio_monque.embedded import EmbeddedServer
-from trio_monque.store import indexes
-from trio_monque.store.diagnosis import backlog
-from trio_monque.store.diagnosis import jobs as of_jobs
-from trio_monque.store.types import Database
+from trio_monque.store.driver.types import Database
+from trio_monque.store.jobs import indexes
+from trio_monque.store.reads.diagnosis import backlog
+from trio_monque.store.reads.diagnosis import jobs as of_jobs
 
 from .doctor_support import Doctor, enter, now
 

@@ -15,9 +15,13 @@ from tests.support.programs import uri_of_database
 from tests.support.store import PAST, handle
 from tests.support.thoroughly import FULL
 from trio_monque.embedded import EmbeddedServer
-from trio_monque.store import indexes
-from trio_monque.store.diagnosis import backlog, claims, jobs
-from trio_monque.store.types import Database
+from trio_monque.store.driver.types import Database
+from trio_monque.store.jobs import indexes
+from trio_monque.store.reads.diagnosis import (
+    backlog,
+    held_jobs,
+    jobs,
+)
 
 from .doctor_support import Doctor, enter, now
 
@@ -70,7 +74,7 @@ def test_questions_read_a_bounded_number_of_documents_along_an_index(
     assert len(questions) > 10
     for question in questions:
         assert "COLLSCAN" not in question.get("planSummary", ""), question
-        assert question.get("docsExamined", 0) <= jobs.MOST_READ + 1 == claims.MOST_CLAIMS + 1, question
+        assert question.get("docsExamined", 0) <= jobs.MOST_READ + 1 == held_jobs.MOST_CLAIMS + 1, question
         assert question.get("keysExamined", 0) <= 2 * backlog.MOST_COUNTED, question
         assert question.get("millis", 0) < 1_000, question
         if question["command"].keys() & {"find", "aggregate", "explain"}:

@@ -13,8 +13,8 @@ from trio_monque.cli.doctor.about_server import judge_indexes, judge_server
 from trio_monque.cli.doctor.doctor_command import judge
 from trio_monque.cli.doctor.facts import Facts, IndexFacts, ServerFacts
 from trio_monque.cli.doctor.findings import KINDS, Finding, FindingKind, Severity
-from trio_monque.store.diagnosis.indexes import Indexes, Plan
-from trio_monque.store.diagnosis.server import Member, Server, Topology
+from trio_monque.store.reads.diagnosis.index_health import Indexes, Plan
+from trio_monque.store.reads.diagnosis.server import Member, Server, Topology
 
 UP = Member(address="a:1", state="PRIMARY", is_up=True)
 ALSO_UP = Member(address="b:1", state="SECONDARY", is_up=True)

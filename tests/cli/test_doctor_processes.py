@@ -19,9 +19,9 @@ from tests.support.waiting import wait_until
 from trio_monque import Monque
 from trio_monque.embedded import EmbeddedServer, embedded_mongod
 from trio_monque.options_and_defaults import LEASE_IN_BEATS
-from trio_monque.store import indexes
-from trio_monque.store.diagnosis.server import members_ahead
-from trio_monque.store.types import Database
+from trio_monque.store.driver.types import Database
+from trio_monque.store.jobs import indexes
+from trio_monque.store.reads.diagnosis.server import members_ahead
 
 from .doctor_support import Doctor
 from .run_process import run_process, write_program

@@ -15,8 +15,8 @@ from trio_monque.cli.program import run_program
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.jobs.job_parts import JobLimits, Schedule
 from trio_monque.options_and_defaults import LARGEST_PAYLOAD
-from trio_monque.store import indexes
-from trio_monque.store.types import Collection, Database
+from trio_monque.store.driver.types import Collection, Database
+from trio_monque.store.jobs import indexes
 
 from .command_support import Command, command_of
 from .doctor_support import enter, now

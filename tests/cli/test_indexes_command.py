@@ -8,8 +8,8 @@ import pytest
 
 from tests.support.store import handle
 from trio_monque.embedded import EmbeddedServer
-from trio_monque.store import indexes
-from trio_monque.store.types import Collection, Database
+from trio_monque.store.driver.types import Collection, Database
+from trio_monque.store.jobs import indexes
 
 from .command_support import Command, command_of
 

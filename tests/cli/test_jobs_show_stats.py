@@ -15,9 +15,9 @@ from bson import Decimal128, ObjectId
 from tests.support.store import PAST, claim_due, handle, insert, stamp
 from trio_monque import Monque, RunningJob, Workers, open_scheduler
 from trio_monque.embedded import EmbeddedServer
-from trio_monque.store.diagnosis import jobs as of_jobs
-from trio_monque.store.job_json import value_as_json, value_from_json
-from trio_monque.store.types import Collection, Database
+from trio_monque.store.driver.types import Collection, Database
+from trio_monque.store.jobs.job_json import value_as_json, value_from_json
+from trio_monque.store.reads.diagnosis import jobs as of_jobs
 
 from .command_support import Command, command_of
 from .doctor_support import enter, now

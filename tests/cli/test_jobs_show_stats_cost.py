@@ -16,10 +16,10 @@ from tests.support.thoroughly import FULL
 from trio_monque.cli.jobs.jobs_show_stats import MOST_AHEAD
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.jobs.job import JobStatus
-from trio_monque.store import indexes
-from trio_monque.store.queries import MOST_EXAMINED
-from trio_monque.store.queue_depths import MOST_COUNTED
-from trio_monque.store.types import Database
+from trio_monque.store.driver.types import Database
+from trio_monque.store.jobs import indexes
+from trio_monque.store.reads.queries import MOST_EXAMINED
+from trio_monque.store.reads.queue_depths import MOST_COUNTED
 
 from .command_support import command_of
 from .doctor_support import enter, now

@@ -15,7 +15,7 @@ from tests.support.programs import uri_of_database
 from trio_monque import Monque
 from trio_monque.cli.log_output import JsonFormatter
 from trio_monque.embedded import EmbeddedServer
-from trio_monque.store.types import Database
+from trio_monque.store.driver.types import Database
 
 from .run_process import run_process
 

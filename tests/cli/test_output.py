@@ -16,7 +16,7 @@ from trio_monque import Monque
 from trio_monque.cli.output import cell, counted, duration, fitted, print_records, since
 from trio_monque.cli.parameters import moment_in, seconds_in
 from trio_monque.embedded import EmbeddedServer
-from trio_monque.store.types import Database
+from trio_monque.store.driver.types import Database
 
 from .demo_process import REPOSITORY
 

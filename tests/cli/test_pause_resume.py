@@ -6,7 +6,7 @@ import pytest
 
 from trio_monque import Monque
 from trio_monque.embedded import EmbeddedServer
-from trio_monque.store.types import Collection, Database
+from trio_monque.store.driver.types import Collection, Database
 
 from .command_support import Command, command_of
 from .doctor_support import enter

@@ -17,9 +17,9 @@ from trio_monque import Monque
 from trio_monque.cli.jobs import repair_command
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.jobs.job import Job
-from trio_monque.store import indexes
-from trio_monque.store.repairing import Repair, repair_if_unchanged, try_out
-from trio_monque.store.types import Collection, Database
+from trio_monque.store.broken.repairing import Repair, repair_if_unchanged, try_out
+from trio_monque.store.driver.types import Collection, Database
+from trio_monque.store.jobs import indexes
 
 from .command_support import Command, command_of
 from .doctor_support import now

@@ -22,11 +22,17 @@ from tests.support.programs import uri_of_database
 from trio_monque import Monque
 from trio_monque.cli import main
 from trio_monque.cli.run import http_server
-from trio_monque.cli.run.health import LIVE_WITHIN, ProcessReport, health_pages, report_of_processes, report_of_worker
+from trio_monque.cli.run.health_answers import (
+    LIVE_WITHIN,
+    ProcessReport,
+    health_pages,
+    report_of_processes,
+    report_of_worker,
+)
 from trio_monque.cli.run.http_server import Address, AddressType, served
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.scheduler import LoopHealth
-from trio_monque.store.types import Database
+from trio_monque.store.driver.types import Database
 
 from .health_values import make_health
 from .probe import Probe, ask

@@ -27,7 +27,7 @@ from trio_monque.cli.run.http_server import Address, served
 from trio_monque.cli.run.metrics import collected_here, page_of_processes, shown_from_start, together
 from trio_monque.cli.run.worker_state import WorkerState
 from trio_monque.embedded import EmbeddedServer
-from trio_monque.store.types import Database
+from trio_monque.store.driver.types import Database
 
 from .demo_process import environment
 from .probe import Probe, ask

@@ -20,7 +20,7 @@ from tests.support.standalone import restricted_server, standalone_server
 from tests.support.waiting import wait_until
 from trio_monque import Monque, NewJob
 from trio_monque.embedded import EmbeddedServer
-from trio_monque.store.types import Database
+from trio_monque.store.driver.types import Database
 
 from .demo_process import environment
 from .probe import Probe

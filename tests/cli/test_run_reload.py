@@ -12,7 +12,7 @@ from tests.support.programs import uri_of_database
 from trio_monque import Monque
 from trio_monque.cli.run.reloader import folders_of
 from trio_monque.embedded import EmbeddedServer
-from trio_monque.store.types import Database
+from trio_monque.store.driver.types import Database
 
 from .probe import Probe
 from .run_process import run_process

@@ -14,7 +14,7 @@ from tests.support.authorized import AuthorizedServer, authorized_server
 from tests.support.pages import DOCS
 from tests.support.programs import fenced_blocks
 from trio_monque.cli.program import run_program
-from trio_monque.store.types import Database
+from trio_monque.store.driver.types import Database
 
 from . import rights_scenarios as scenarios
 

@@ -21,7 +21,7 @@ from trio_monque import Monque
 from trio_monque.cli.program import run_program
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.errors import InstanceCollisionError
-from trio_monque.store.types import Database
+from trio_monque.store.driver.types import Database
 
 PACKAGE: Final = ROOT / "trio_monque"
 ON_PAGE: Final = "how-to/troubleshoot.md"
@@ -29,13 +29,13 @@ ON_PAGE: Final = "how-to/troubleshoot.md"
 # The functions whose texts are reasons. Reasons that are made elsewhere would need an entry: see the test below.
 OF_HEALTH: Final = {
     "engine/progress.py": {"complaint"},
-    "engine/health.py": {"unrenewed", "examine", "_reasons"},
+    "engine/vitals.py": {"unrenewed", "examine", "_reasons"},
     "engine/handler_tasks.py": {"complaints"},
     "bridge/bridged_handler_loop.py": {"complaints"},
     "host/log_lines.py": {"complaints"},
     "scheduler/events_and_report.py": {"complaints"},
 }
-OF_RUN: Final = {"cli/run/health.py": {"report_of_worker", "known", "each"}}
+OF_RUN: Final = {"cli/run/health_answers.py": {"report_of_worker", "known", "each"}}
 OF_WARNINGS: Final = {
     "host/health.py": {"_about_threads"},
     "scheduler/events_and_report.py": {"_count_ended_schedule"},
@@ -134,14 +134,14 @@ def test_reasons_are_made_nowhere_else() -> None:
         if re.fullmatch(r"_?(complain\w*|reasons|unrenewed)", function.name)
     }
     known = {(file, name) for file, names in OF_HEALTH.items() for name in names}
-    assert named == known - {("engine/health.py", "examine")}
+    assert named == known - {("engine/vitals.py", "examine")}
     makers = {
         str(path.relative_to(PACKAGE))
         for path in PACKAGE.rglob("*.py")
         if re.search(r"\bExamined\(|\breasons=", path.read_text(encoding="utf-8"))
     }
     # The first makes them, the second adds those of `complaints`, the third copies them.
-    assert makers == {"engine/health.py", "host/host.py", "host/health.py"}
+    assert makers == {"engine/vitals.py", "host/host.py", "host/health.py"}
 
 
 def test_functions_without_texts_of_their_own_are_known() -> None:

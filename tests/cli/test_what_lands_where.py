@@ -17,7 +17,7 @@ from tests.support.pages import rows
 from trio_monque import RunningJob, Workers, open_scheduler
 from trio_monque.metrics import SchedulerMetrics
 from trio_monque.otel import tracing_middleware
-from trio_monque.store.types import Database
+from trio_monque.store.driver.types import Database
 
 PAGE: Final = "how-to/security.md"
 INSTANCE: Final = "the-instance"

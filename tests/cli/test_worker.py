@@ -13,9 +13,9 @@ import pytest
 from trio_monque import RunningJob, SchedulerReport, Workers
 from trio_monque.cli.connection_options import Connection
 from trio_monque.cli.exit_statuses import CHECK_FAILED, SUCCEEDED
-from trio_monque.cli.run import worker
+from trio_monque.cli.run import worker_process
 from trio_monque.cli.run.target import SelectedNames, WorkerTarget
-from trio_monque.cli.run.worker import Work, run_worker
+from trio_monque.cli.run.worker_process import Work, run_worker
 from trio_monque.cli.run.worker_state import WorkerState
 
 
@@ -63,8 +63,8 @@ async def _send(_job: RunningJob[Any, Any]) -> None: ...
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch) -> Run:
     one = Run()
-    monkeypatch.setattr(worker, "load_target", one.load_target)
-    monkeypatch.setattr(worker, "run_until_signalled", one.run_until_signalled)
+    monkeypatch.setattr(worker_process, "load_target", one.load_target)
+    monkeypatch.setattr(worker_process, "run_until_signalled", one.run_until_signalled)
     return one
 
 

@@ -11,7 +11,7 @@ from trio.testing import MockClock
 
 from trio_monque import Health
 from trio_monque.cli.run import worker_state
-from trio_monque.cli.run.health import LIVE_WITHIN
+from trio_monque.cli.run.health_answers import LIVE_WITHIN
 from trio_monque.cli.run.worker_state import WorkerState
 
 from .health_values import make_health

@@ -26,7 +26,7 @@ from trio_monque.client import bulk
 from trio_monque.errors import InvalidOptionError, MonqueConnectionError, PartialBulkError
 from trio_monque.events import JobClaimLost, JobsCancelled, JobsDeleted, JobsRetried
 from trio_monque.jobs import BulkResult
-from trio_monque.store.types import Collection, Database
+from trio_monque.store.driver.types import Collection, Database
 from trio_monque.testing import SchedulerOpener, drain, fail_next
 
 TWICE = datetime(2026, 10, 25, 2, 0, tzinfo=ZoneInfo("Europe/Berlin"))

@@ -17,7 +17,7 @@ from trio_monque.client import bulk
 from trio_monque.errors import PartialBulkError
 from trio_monque.events import Event
 from trio_monque.jobs import BulkResult
-from trio_monque.store.types import Collection, Database
+from trio_monque.store.driver.types import Collection, Database
 
 FROM = {"cancel": "pending", "retry": "failed", "delete": "completed"}
 

@@ -21,7 +21,7 @@ from trio_monque import Monque, MonqueError, RunningJob, Scheduler, Workers, ope
 from trio_monque.call_context import is_in_event_loop
 from trio_monque.client.sync_monque import SyncMonque
 from trio_monque.errors import CallContextError
-from trio_monque.store.types import Collection, Database
+from trio_monque.store.driver.types import Collection, Database
 from trio_monque.testing import SchedulerOpener, drain
 
 BACKENDS = [("trio", {}), ("asyncio", {}), ("asyncio", {"use_uvloop": True})]

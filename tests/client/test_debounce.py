@@ -16,7 +16,7 @@ from tests.support.waiting import wait_until
 from trio_monque import Monque, RunningJob, Workers, open_scheduler
 from trio_monque.errors import InvalidOptionError
 from trio_monque.jobs import Enqueued
-from trio_monque.store.types import Collection, Database
+from trio_monque.store.driver.types import Collection, Database
 from trio_monque.testing import SchedulerOpener, advance, drain
 
 DEBOUNCE: dict[str, Any] = {"unique_key": "k", "on_conflict": "debounce"}

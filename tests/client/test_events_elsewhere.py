@@ -13,7 +13,7 @@ from trio.testing import MockClock
 from trio_monque import Monque, MonqueError, NewJob, Workers
 from trio_monque.errors import InvalidOptionError
 from trio_monque.events import Event, JobCancelled
-from trio_monque.store.types import Collection, Database
+from trio_monque.store.driver.types import Collection, Database
 from trio_monque.testing import SchedulerOpener, assert_enqueued, drain, quiesce
 
 

@@ -27,7 +27,7 @@ from trio_monque.errors import (
     MonqueConnectionError,
     PayloadTooLargeError,
 )
-from trio_monque.store.types import Collection, Database
+from trio_monque.store.driver.types import Collection, Database
 from trio_monque.testing import SchedulerOpener, advance, assert_enqueued, drain
 
 

@@ -22,7 +22,7 @@ from trio_monque import Monque
 from trio_monque.client import group_enqueue
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.errors import InvalidPayloadError, MonqueConnectionError
-from trio_monque.store.types import Collection, Database
+from trio_monque.store.driver.types import Collection, Database
 
 BACKENDS = [("trio", {}), ("asyncio", {}), ("asyncio", {"use_uvloop": True})]
 on_every_backend = pytest.mark.parametrize(("backend", "options"), BACKENDS)

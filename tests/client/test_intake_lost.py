@@ -20,9 +20,9 @@ from trio_monque import Job, JobStatus, Monque, NewJob
 from trio_monque.client import enqueue_many
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.errors import MonqueConnectionError, PartialEnqueueError
-from trio_monque.store import inserting
 from trio_monque.store.codec import document_of
-from trio_monque.store.types import Collection, Database
+from trio_monque.store.driver.types import Collection, Database
+from trio_monque.store.jobs import inserting
 from trio_monque.testing import fail_next
 
 

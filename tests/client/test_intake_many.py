@@ -22,8 +22,8 @@ from trio_monque.errors import (
     PartialEnqueueError,
     ShortageError,
 )
-from trio_monque.store import inserting
-from trio_monque.store.types import Collection, Database
+from trio_monque.store.driver.types import Collection, Database
+from trio_monque.store.jobs import inserting
 from trio_monque.testing import SchedulerOpener, assert_enqueued, quiesce
 
 

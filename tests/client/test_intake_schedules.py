@@ -18,7 +18,7 @@ from trio_monque import Monque
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.errors import InvalidCronError, InvalidOptionError
 from trio_monque.jobs.job_parts import Schedule
-from trio_monque.store.types import Collection, Database
+from trio_monque.store.driver.types import Collection, Database
 from trio_monque.testing import start_virtual_time
 
 

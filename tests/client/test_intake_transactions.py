@@ -18,7 +18,7 @@ from tests.support.interception import Recorder
 from trio_monque import Monque, Workers
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.errors import InvalidOptionError, MonqueConnectionError
-from trio_monque.store.types import Collection, Database
+from trio_monque.store.driver.types import Collection, Database
 from trio_monque.testing import SchedulerOpener, quiesce
 
 KEYS = pytest.mark.parametrize("options", [{}, {"unique_key": "k"}], ids=["plain", "unique"])

@@ -7,7 +7,7 @@ import pytest
 from tests.support.examined import examined
 from trio_monque import Monque, RunningJob, Workers
 from trio_monque.errors import BrokenDocumentError, InvalidJobIdentifierError
-from trio_monque.store.types import Collection, Database
+from trio_monque.store.driver.types import Collection, Database
 
 workers = Workers()
 

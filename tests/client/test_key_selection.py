@@ -14,7 +14,7 @@ from trio_monque import Monque, NewJob
 from trio_monque.errors import InvalidOptionError
 from trio_monque.jobs import BulkResult, JobFilter
 from trio_monque.jobs.job import Job
-from trio_monque.store.types import Collection, Database
+from trio_monque.store.driver.types import Collection, Database
 
 KEYS = ("a.1", "a.2", "a1", "b.1", "A.3", "a.\U0001f600")
 

@@ -19,7 +19,7 @@ from trio_monque.client.local_wakeups import Announcer, receiving_wakeups, wake_
 from trio_monque.client.operation import Caused
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.jobs.job import Job, JobStatus
-from trio_monque.store.types import Collection, Database
+from trio_monque.store.driver.types import Collection, Database
 
 JOB = Job(id=ObjectId(), name="greet", next_run_at=PAST, created_at=PAST, updated_at=PAST)
 

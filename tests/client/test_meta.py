@@ -18,7 +18,7 @@ from trio.testing import MockClock
 from tests.support.node_peer import NodePeer
 from trio_monque import Job, Monque, NewJob, Retry, RunningJob, Workers
 from trio_monque.errors import InvalidOptionError
-from trio_monque.store.types import Collection, Database
+from trio_monque.store.driver.types import Collection, Database
 from trio_monque.testing import SchedulerOpener, advance, assert_enqueued, drain, now, run_job
 
 META = {"tenant": "acme", "traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"}

@@ -27,7 +27,7 @@ from trio_monque.client.sync_monque import SyncMonque
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.errors import InvalidOptionError, InvalidPayloadError, PayloadTooLargeError
 from trio_monque.jobs.job_parts import JobLimits
-from trio_monque.store.types import Collection, Database
+from trio_monque.store.driver.types import Collection, Database
 from trio_monque.testing import SchedulerOpener, advance, assert_enqueued, drain, quiesce
 
 BACKENDS = [("trio", {}), ("asyncio", {}), ("asyncio", {"use_uvloop": True})]

@@ -15,8 +15,8 @@ from tests.support.node_peer import NodePeer
 from trio_monque import JobStatus, Monque, RunningJob, Workers
 from trio_monque.errors import InvalidOptionError, JobStateError
 from trio_monque.events import Event, JobCancelled, JobDeleted, JobRetried
-from trio_monque.store import job_changes
-from trio_monque.store.types import Collection, Database
+from trio_monque.store.driver.types import Collection, Database
+from trio_monque.store.jobs import job_changes
 from trio_monque.testing import SchedulerOpener, advance, assert_enqueued, drain, quiesce
 
 UNKNOWN = (ObjectId("0" * 24), "f" * 24, "no id at all", "")

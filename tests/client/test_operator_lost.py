@@ -17,7 +17,7 @@ from tests.support.lossy_proxy import Loss, LossyProxy, lossy_proxy
 from trio_monque import Job, JobStatus, Monque
 from trio_monque.errors import MonqueConnectionError
 from trio_monque.events import Event, JobCancelled, JobDeleted, JobRetried
-from trio_monque.store.types import Collection, Database
+from trio_monque.store.driver.types import Collection, Database
 
 TOMORROW = datetime(2046, 1, 2, tzinfo=UTC)
 

@@ -19,8 +19,9 @@ from trio_monque import Job, JobFilter, JobStatus, Monque
 from trio_monque.jobs import JobSort
 from trio_monque.jobs.job_query import page_query
 from trio_monque.jobs.views import page_of
-from trio_monque.store import index_scans, queries
-from trio_monque.store.types import Collection, Database
+from trio_monque.store.driver.types import Collection, Database
+from trio_monque.store.jobs import index_scans
+from trio_monque.store.reads import queries
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 NAMES = ("a", "b", "c")

@@ -18,7 +18,7 @@ from tests.support.standalone import standalone_server
 from tests.support.thoroughly import one_in
 from trio_monque import JobFilter, JobStatus, Monque
 from trio_monque.embedded import EmbeddedServer
-from trio_monque.store.types import Collection, Database
+from trio_monque.store.driver.types import Collection, Database
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 LIVE_OR_DONE = JobFilter(status=["pending", "processing", "completed"])

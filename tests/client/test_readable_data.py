@@ -18,7 +18,7 @@ from tests.support.fail_points import refusing_server
 from trio_monque import JobStatus, Monque, NewJob, RunningJob, Workers
 from trio_monque.errors import InvalidPayloadError
 from trio_monque.jobs.stored_value_limits import DEEPEST, check_payload, snapshot
-from trio_monque.store.types import Collection, Database
+from trio_monque.store.driver.types import Collection, Database
 from trio_monque.testing import SchedulerOpener, advance, quiesce
 
 PLAIN = CodecOptions[dict[str, Any]]()

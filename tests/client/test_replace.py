@@ -23,11 +23,11 @@ from trio_monque.jobs import Enqueued, transitions
 from trio_monque.jobs.job import deaths_of
 from trio_monque.jobs.new_job import Draft
 from trio_monque.jobs.stored_value_limits import check_payload
-from trio_monque.store import settling
-from trio_monque.store.indexes import IndexesGoneError
+from trio_monque.store.driver.types import Collection, Database
 from trio_monque.store.job_collection import JobCollection
-from trio_monque.store.replacing import Replacement, replace_or_insert
-from trio_monque.store.types import Collection, Database
+from trio_monque.store.jobs import settling
+from trio_monque.store.jobs.indexes import IndexesGoneError
+from trio_monque.store.jobs.replacing import Replacement, replace_or_insert
 from trio_monque.testing import SchedulerOpener, advance, drain
 
 LATER = datetime(2035, 2, 3, tzinfo=UTC)

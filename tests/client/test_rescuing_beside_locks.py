@@ -6,7 +6,7 @@ from tests.support.internals import context_of
 from tests.support.store import claim, handle
 from trio_monque import Monque
 from trio_monque.client.rescuer import Rescuer
-from trio_monque.store.types import Collection, Database
+from trio_monque.store.driver.types import Collection, Database
 
 
 def test_one_locked_document_does_not_keep_the_others_from_their_rescue(db: Database, jobs: Collection) -> None:

@@ -20,7 +20,7 @@ from trio_monque import JobFailedError, Monque, RunningJob, Worker, Workers
 from trio_monque.errors import InvalidOptionError, UnreadablePayloadError
 from trio_monque.events import JobCompleted
 from trio_monque.options_and_defaults import LARGEST_PAYLOAD
-from trio_monque.store.types import Collection, Database
+from trio_monque.store.driver.types import Collection, Database
 from trio_monque.testing import SchedulerOpener, drain, run_job
 
 STORED_INVOICE = {"number": 7, "total": Decimal128("12.50")}

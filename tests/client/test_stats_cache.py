@@ -23,7 +23,7 @@ from trio_monque.clock import VirtualTime
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.errors import InvalidOptionError, MonqueConnectionError
 from trio_monque.jobs import QueueStats
-from trio_monque.store.types import Collection, Database
+from trio_monque.store.driver.types import Collection, Database
 from trio_monque.testing import advance, fail_next
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -125,7 +125,7 @@ def test_cached_statistics_of_one_timeline_are_not_used_in_another(db: Database)
 
 
 def asking(monque: Monque, question: Question, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trio_monque.store.statistics.queue_stats", lambda *_: question())
+    monkeypatch.setattr("trio_monque.store.reads.job_counts.queue_stats", lambda *_: question())
 
 
 async def test_cancelled_first_caller_leaves_the_question_to_the_others(

@@ -14,7 +14,7 @@ from trio_monque import Monque, NewJob, Workers
 from trio_monque.client.unserved_names import MOST_FAILED, UnservedNames
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.errors import MonqueConnectionError
-from trio_monque.store.types import Database
+from trio_monque.store.driver.types import Database
 from trio_monque.testing import SchedulerOpener, fail_next
 
 workers = Workers()

@@ -19,20 +19,12 @@ from trio.testing import MockClock
 
 from tests.support.standalone import standalone_server
 from tests.support.waiting import wait_until
-from trio_monque import (
-    JobCancelledError,
-    JobDeletedError,
-    JobFailedError,
-    Monque,
-    NewJob,
-    RunningJob,
-    Workers,
-)
+from trio_monque import JobCancelledError, JobDeletedError, JobFailedError, Monque, NewJob, RunningJob, Workers
 from trio_monque.client import job_wait_polling
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.errors import BrokenDocumentError, InvalidOptionError, MonqueConnectionError, MonqueError
 from trio_monque.jobs.job import Job, JobStatus
-from trio_monque.store.types import Collection, Database
+from trio_monque.store.driver.types import Collection, Database
 from trio_monque.testing import SchedulerOpener
 
 workers = Workers()

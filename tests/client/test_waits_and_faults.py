@@ -32,9 +32,9 @@ from trio_monque.client.job_wait import JobWait
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.errors import MonqueConnectionError, MonqueError
 from trio_monque.jobs.job import Job, JobStatus
-from trio_monque.store import ended_jobs
-from trio_monque.store.ended_jobs import EndedLook
-from trio_monque.store.types import Collection, Database
+from trio_monque.store.driver.types import Collection, Database
+from trio_monque.store.jobs import ended_jobs
+from trio_monque.store.jobs.ended_jobs import EndedLook
 from trio_monque.testing import fail_next
 
 T = TypeVar("T")

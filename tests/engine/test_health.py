@@ -20,10 +20,10 @@ from tests.support.shelf import NotNowError, Shelf, ShelfEngine, engine_of, runn
 from tests.support.thoroughly import one_in
 from trio_monque.engine import nursery, pauses
 from trio_monque.engine.demand import Due
-from trio_monque.engine.health import Examined, LoopExamined
 from trio_monque.engine.progress import Progress, Spread
 from trio_monque.engine.run import Run
 from trio_monque.engine.shutdown import HARD_END_AFTER
+from trio_monque.engine.vitals import Examined, LoopExamined
 from trio_monque.observations import Sighting
 
 STUCK_AFTER = 20.0

@@ -31,7 +31,7 @@ from trio_monque.engine.demand import ClaimState
 from trio_monque.engine.lease import Beats
 from trio_monque.observations import Sighting
 from trio_monque.scheduler.renewals import JobRenewals
-from trio_monque.store import connection
+from trio_monque.store.driver import connection
 from trio_monque.store.job_collection import JobCollection
 
 from . import mixed_worker

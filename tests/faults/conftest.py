@@ -14,7 +14,7 @@ from pymongo import MongoClient
 from tests.support.haste import hasten
 from tests.support.standstills import Witness
 from trio_monque.embedded import embedded_mongod
-from trio_monque.store.types import Database
+from trio_monque.store.driver.types import Database
 
 from .members import ReplicaSet, replica_set
 from .processes import OwnServer

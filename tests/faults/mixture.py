@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from trio_monque import Job, Monque, NewJob
 from trio_monque.errors import MonqueConnectionError, PartialEnqueueError
-from trio_monque.store.types import Database, ObjectId
+from trio_monque.store.driver.types import Database, ObjectId
 
 from .records import Recorder
 

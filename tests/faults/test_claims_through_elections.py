@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.standstills import Witness
 from tests.support.waiting import wait_until
-from trio_monque.store.types import Database
+from trio_monque.store.driver.types import Database
 
 from .document_scenario import DocumentScenario
 from .documents import COLLECTION, documents

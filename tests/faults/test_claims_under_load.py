@@ -15,7 +15,7 @@ from pymongo.uri_parser import parse_uri
 from tests.support.fast_driver import FAST_URI
 from tests.support.standstills import Witness
 from tests.support.wire import Command
-from trio_monque.store.types import Database
+from trio_monque.store.driver.types import Database
 
 from .document_scenario import DOCUMENTS, DocumentScenario
 from .documents import COLLECTION, documents, left_alone

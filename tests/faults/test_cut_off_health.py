@@ -13,7 +13,7 @@ from pymongo.uri_parser import parse_uri
 
 from tests.support.standstills import Witness
 from trio_monque import Health, RunningJob, Scheduler, Workers, open_scheduler
-from trio_monque.store.types import Database
+from trio_monque.store.driver.types import Database
 
 from .processes import OwnServer, frozen
 from .relay import relay

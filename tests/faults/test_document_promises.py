@@ -11,7 +11,7 @@ from typing import Any, Final
 import pytest
 from bson import ObjectId
 
-from trio_monque.store.types import Database
+from trio_monque.store.driver.types import Database
 
 from . import document_promises
 from .document_promises import RULES, DocumentEvidence, broken

@@ -15,7 +15,7 @@ import pytest
 
 from tests.support.waiting import wait_until
 from tests.support.wire import Command
-from trio_monque.store.types import Database
+from trio_monque.store.driver.types import Database
 
 from .document_scenario import OPTIONS
 from .document_transfers import COLLECTION

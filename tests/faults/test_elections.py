@@ -19,7 +19,7 @@ from pymongo import MongoClient
 from tests.support.standstills import Witness
 from tests.support.waiting import wait_until
 from trio_monque import Monque
-from trio_monque.store.types import Database
+from trio_monque.store.driver.types import Database
 
 from .members import ReplicaSet
 from .mixture import MANY, in_threads

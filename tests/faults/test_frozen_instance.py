@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from tests.support.waiting import wait_until
 from trio_monque import Monque
-from trio_monque.store.types import Database
+from trio_monque.store.driver.types import Database
 
 from .processes import OwnServer, frozen, worker_process
 from .records import attempts_grow, gaps, read, spans

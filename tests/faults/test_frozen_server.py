@@ -19,7 +19,7 @@ from pymongo.uri_parser import parse_uri
 from tests.support.standstills import Witness, witnessed
 from tests.support.waiting import wait_until
 from trio_monque import Monque
-from trio_monque.store.types import Database
+from trio_monque.store.driver.types import Database
 
 from .processes import OwnServer, WorkerProcess, frozen, worker_process
 from .records import Span, attempts_grow, gaps, read, spans

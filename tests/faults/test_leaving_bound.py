@@ -20,7 +20,7 @@ from tests.support.standstills import Witness
 from tests.support.waiting import wait_until
 from trio_monque import Monque, open_scheduler
 from trio_monque.scheduler.events_and_report import SchedulerReport
-from trio_monque.store.types import Database
+from trio_monque.store.driver.types import Database
 
 from .processes import OwnServer, frozen, worker_process
 from .records import attempts_grow, gaps, read, spans

@@ -14,7 +14,7 @@ from tests.support.open_resources import Connections, threads
 from tests.support.thoroughly import in_full
 from trio_monque import RunningJob, Workers, open_scheduler
 from trio_monque.events import JobCompleted
-from trio_monque.store.types import Database
+from trio_monque.store.driver.types import Database
 
 CYCLES: Final = in_full(10, 100)
 # More at once than in any later cycle: what trio and the driver keep of threads and connections is then at its peak.

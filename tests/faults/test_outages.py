@@ -21,8 +21,8 @@ from trio_monque.claims.claim import Claim
 from trio_monque.engine import claimer, settler, waker, watcher
 from trio_monque.errors import MonqueConnectionError
 from trio_monque.events import ChangeStreamConnected, ChangeStreamFailed, HeartbeatFailed, SchedulerErrorOccurred
-from trio_monque.store import change_stream
-from trio_monque.store.types import Database
+from trio_monque.store.driver.types import Database
+from trio_monque.store.jobs import change_stream
 
 HEARTBEAT: Final = 0.6
 OPTIONS: Final[dict[str, Any]] = {

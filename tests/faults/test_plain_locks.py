@@ -20,7 +20,7 @@ from tests.support.standstills import Witness
 from trio_monque import Claim, run_claims
 from trio_monque.claims import dead_letters, readmit
 from trio_monque.events import DocumentFailed
-from trio_monque.store.types import Database
+from trio_monque.store.driver.types import Database
 
 from .document_scenario import DocumentScenario
 from .documents import COLLECTION, document, documents

@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.waiting import wait_until
 from trio_monque import Monque
-from trio_monque.store.types import Database
+from trio_monque.store.driver.types import Database
 
 from .processes import OwnServer, worker_process
 from .records import read

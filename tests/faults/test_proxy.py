@@ -16,7 +16,7 @@ from pymongo.uri_parser import parse_uri
 
 from tests.support.fast_driver import FAST_URI, fast_driver
 from tests.support.wire import Command
-from trio_monque.store.types import Database
+from trio_monque.store.driver.types import Database
 
 from .processes import OwnServer
 from .proxy import FaultyProxy, Way, faulty_proxy

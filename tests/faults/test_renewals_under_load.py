@@ -22,8 +22,8 @@ from trio_monque import Job, RunningJob, Scheduler, Workers, open_scheduler
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.engine.demand import ClaimState
 from trio_monque.scheduler.renewals import JobRenewals
-from trio_monque.store.database_threads import CONNECTIONS_NEEDED, Channel
-from trio_monque.store.types import Database
+from trio_monque.store.driver.database_threads import CONNECTIONS_NEEDED, Channel
+from trio_monque.store.driver.types import Database
 
 from .traffic import kind_of
 

@@ -16,7 +16,7 @@ import pytest
 
 from tests.support.waiting import wait_until
 from trio_monque import Monque
-from trio_monque.store.types import Database
+from trio_monque.store.driver.types import Database
 
 from .members import ReplicaSet
 from .processes import WorkerProcess, worker_process

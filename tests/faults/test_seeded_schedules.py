@@ -20,7 +20,7 @@ import pytest
 
 from tests.support.thoroughly import FULL, THOROUGH, in_full
 from trio_monque.embedded import EmbeddedServer
-from trio_monque.store.types import Database
+from trio_monque.store.driver.types import Database
 
 from .seeded.mutations import MUTATIONS
 from .seeded.plan import drawn

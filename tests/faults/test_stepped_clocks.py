@@ -21,7 +21,7 @@ import pytest
 from tests.support.thoroughly import THOROUGH
 from trio_monque import Monque
 from trio_monque.errors import JobStateError
-from trio_monque.store.types import ObjectId
+from trio_monque.store.driver.types import ObjectId
 
 from .history import Claim
 from .mixture import NAME

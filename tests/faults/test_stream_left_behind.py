@@ -20,8 +20,8 @@ from tests.support.thoroughly import one_in
 from trio_monque import Scheduler, open_scheduler
 from trio_monque.errors import MonqueConnectionError
 from trio_monque.events import ChangeStreamConnected
-from trio_monque.store import change_stream
-from trio_monque.store.types import Database
+from trio_monque.store.driver.types import Database
+from trio_monque.store.jobs import change_stream
 from trio_monque.testing import fail_next
 
 from .processes import OwnServer, frozen

@@ -12,7 +12,7 @@ from tests.metrics.scrapes import Scrape
 from tests.support.waiting import wait_until
 from trio_monque import Monque
 from trio_monque.metrics import CollectionMetrics
-from trio_monque.store.types import Database
+from trio_monque.store.driver.types import Database
 
 from .processes import OwnServer, frozen, worker_process
 

@@ -18,7 +18,7 @@ import pytest
 from tests.support.waiting import wait_until
 from tests.support.wire import Command
 from trio_monque import Monque
-from trio_monque.store.types import Database
+from trio_monque.store.driver.types import Database
 
 from .members import ReplicaSet
 from .processes import OwnServer, WorkerProcess, frozen, worker_process

@@ -22,7 +22,7 @@ from pymongo.write_concern import WriteConcern
 
 from tests.support.waiting import wait_until
 from trio_monque import Job, JobCancelledError, JobDeletedError, JobFailedError, Monque
-from trio_monque.store.types import Database
+from trio_monque.store.driver.types import Database
 
 from .members import ReplicaSet
 from .torments import IN_TURN

@@ -26,7 +26,7 @@ from tests.support.standstills import Witness
 from tests.support.waiting import wait_until
 from tests.support.web_servers import WebServer
 from trio_monque.embedded import EmbeddedServer
-from trio_monque.store.types import Database
+from trio_monque.store.driver.types import Database
 
 APPLICATION: Final = Path(__file__).with_name("web_service.py")
 

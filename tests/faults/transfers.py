@@ -13,7 +13,7 @@ from pymongo import MongoClient
 
 from tests.support.fast_driver import fast_driver
 from trio_monque import RunningJob, Workers, run_until_signalled
-from trio_monque.store.types import ClientSession, Database
+from trio_monque.store.driver.types import ClientSession, Database
 
 from .records import Recorder
 

@@ -15,7 +15,7 @@ from trio_monque.engine.run import Run
 from trio_monque.engine.run_end import RunEnd
 from trio_monque.engine.source import Control, Sources
 from trio_monque.events import Event
-from trio_monque.host.claiming import Taken, Taking
+from trio_monque.host.claim_answers import Taken, Taking
 from trio_monque.host.host import Host, Life
 from trio_monque.host.log_lines import HostEnd, Reporter
 from trio_monque.host.one_group import GROUP, NamesNoItems, is_transient, one_group_host
@@ -23,8 +23,8 @@ from trio_monque.host.run_ends import has_succeeded
 from trio_monque.log import logger_of
 from trio_monque.observations import Sighting
 from trio_monque.options_and_defaults import HostOptions
-from trio_monque.store.database_threads import Channel, DatabaseThreads
-from trio_monque.store.types import Collection, Database
+from trio_monque.store.driver.database_threads import Channel, DatabaseThreads
+from trio_monque.store.driver.types import Collection, Database
 
 Message = dict[str, Any]
 Deliver = Callable[[Run[Message]], Awaitable[object]]

@@ -11,7 +11,7 @@ import trio
 
 from trio_monque import Monque, RunningJob, Workers, open_claims, open_scheduler
 from trio_monque.claims import create_claim_index
-from trio_monque.store.types import Database
+from trio_monque.store.driver.types import Database
 
 pytestmark = pytest.mark.timeout(300)  # Each step is a start of its own.
 

@@ -9,7 +9,7 @@ import trio
 
 from tests.support.documents import DONE, OPEN, fill
 from trio_monque import Claim, RunningJob, Workers, open_claims, run_claims
-from trio_monque.store.types import Database
+from trio_monque.store.driver.types import Database
 from trio_monque.testing import run_job
 
 

@@ -12,7 +12,7 @@ from tests.host import outbox
 from tests.host.outbox import Message, OutboxSource, outbox_host
 from trio_monque.engine.run import Run
 from trio_monque.host.host import Body, Life
-from trio_monque.store.types import Database
+from trio_monque.store.driver.types import Database
 
 
 async def beside(_in_body: trio.CancelScope) -> None: ...

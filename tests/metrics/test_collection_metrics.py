@@ -21,7 +21,7 @@ from tests.support.waiting import wait_until
 from trio_monque import Monque
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.metrics import CollectionMetrics
-from trio_monque.store.types import Database
+from trio_monque.store.driver.types import Database
 from trio_monque.testing import fail_next
 
 from .scrapes import Scrape

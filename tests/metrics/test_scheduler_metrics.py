@@ -23,7 +23,7 @@ from trio_monque.engine import pauses
 from trio_monque.errors import InvalidOptionError
 from trio_monque.events import JobFailed
 from trio_monque.metrics import CollectionMetrics, SchedulerMetrics
-from trio_monque.store.types import Collection, Database
+from trio_monque.store.driver.types import Collection, Database
 from trio_monque.testing import SchedulerOpener, advance, crash, fail_next
 
 from .scrapes import Scrape

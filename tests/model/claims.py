@@ -15,7 +15,7 @@ from bson import ObjectId
 from tests.support.jobs_in_memory import flat
 from trio_monque.jobs import transitions
 from trio_monque.jobs.fences import ClaimStamp
-from trio_monque.store import claiming, due, inserting, job_changes, leases
+from trio_monque.store.jobs import claiming, due, inserting, job_changes, leases
 
 from .context import new_pair, parcel_of
 from .play import Copy, Instance, Play, turned

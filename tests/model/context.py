@@ -18,9 +18,9 @@ from trio_monque.jobs.rescue_policy import RescuePolicy, decide_rescue
 from trio_monque.jobs.retry_policy import RetryPolicy, decide
 from trio_monque.jobs.verdicts import CutShort, Discard, Discarded, Failed, Snooze, Snoozed, Succeeded, Verdict
 from trio_monque.options_and_defaults import ClientConfig
-from trio_monque.store import inserting
-from trio_monque.store.inserting import Parcel
 from trio_monque.store.job_collection import JobCollection
+from trio_monque.store.jobs import inserting
+from trio_monque.store.jobs.inserting import Parcel
 
 from .model import BASE_DELAY, LONGEST_DELAY, MAX_RESCUES, MAX_RETRIES, SOON
 from .state import ModelJob

@@ -8,8 +8,9 @@ from typing import Final
 
 from trio_monque.jobs.job import JobStatus
 from trio_monque.jobs.job_parts import RunAgain, Schedule
-from trio_monque.store import queries, settling
-from trio_monque.store.settling import grouped
+from trio_monque.store.jobs import settling
+from trio_monque.store.jobs.settling import grouped
+from trio_monque.store.reads import queries
 
 from . import claims
 from .context import transition_of

@@ -13,7 +13,7 @@ from bson import ObjectId
 from trio_monque.errors import JobStateError
 from trio_monque.jobs import transitions
 from trio_monque.jobs.job import Job, JobStatus
-from trio_monque.store import job_changes, replacing, run_again, unstarted_jobs
+from trio_monque.store.jobs import job_changes, replacing, starting_again, unstarted_writes
 
 from . import by_hand, claims, ends
 from .context import new_pair
@@ -82,13 +82,13 @@ def end_unstarted(play: Play, a: int, b: int) -> None:
         if b % 2:
             claims.enqueue(play, claims.WITH_A_MOMENT, b)
         pending = [job.id for job in play.model.jobs.values() if job.status == "pending" and job.start_by]
-        seen = [play.copy(job) for job in unstarted_jobs.look(play.jobs)]
+        seen = [play.copy(job) for job in unstarted_writes.look(play.jobs)]
         check_equal("jobs with a moment", sorted(pending), sorted(copy.real.id for copy in seen))
     if not seen:
         return
     receipt = f"unstarted {play.number()}"
     expected = [copy.real.id for copy in seen if by_hand.end_unstarted(play.model, copy.model, receipt)]
-    ended = unstarted_jobs.end(play.jobs, [copy.real for copy in seen], play.model.now, receipt)
+    ended = unstarted_writes.end(play.jobs, [copy.real for copy in seen], play.model.now, receipt)
     check_equal("ended unstarted", sorted(expected), sorted(job.id for job in ended))
 
 
@@ -135,7 +135,7 @@ def run_after_end(play: Play, a: int, b: int) -> None:
         if held := [held for held in play.node.held if play.node.holds(held)]:
             node_end(play, a // 8 * 8 + len(held), 0 if b % 2 else 3)
     by_hand.run_after_end(play.model)
-    run_again.start_again(play.jobs, play.model.now)
+    starting_again.start_again(play.jobs, play.model.now)
 
 
 def retry(play: Play, a: int, b: int) -> None:

@@ -14,7 +14,7 @@ from bson import ObjectId
 from pymongo import ASCENDING, ReturnDocument
 from pymongo.errors import DuplicateKeyError
 
-from trio_monque.store.types import Collection
+from trio_monque.store.driver.types import Collection
 
 from .model import Model
 from .state import Difference, ModelJob, check_equal, occurrence_after

@@ -16,7 +16,7 @@ from trio_monque.client.sync_monque import SyncMonque
 from trio_monque.jobs.fences import ClaimId, claim_id
 from trio_monque.jobs.job import Job
 from trio_monque.store.job_collection import JobCollection
-from trio_monque.store.settling import Statement
+from trio_monque.store.jobs.settling import Statement
 
 from .context import SetContext
 from .model import Ending, Model

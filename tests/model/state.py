@@ -14,7 +14,7 @@ from bson import ObjectId
 
 from tests.support.jobs_in_memory import flat
 from trio_monque.jobs.job import Job
-from trio_monque.store.job_json import NAMES
+from trio_monque.store.jobs.job_json import NAMES
 
 START: Final = datetime(2026, 1, 1, 12, tzinfo=UTC)
 

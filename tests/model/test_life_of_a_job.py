@@ -26,9 +26,10 @@ from tests.support.thoroughly import in_full
 from trio_monque.jobs import transitions
 from trio_monque.jobs.conditional_write import Transition
 from trio_monque.jobs.transitions import TABLE
-from trio_monque.store import claiming, commands, indexes, leases, settling_statements
+from trio_monque.store.driver import commands
+from trio_monque.store.driver.types import Database
 from trio_monque.store.job_collection import JobCollection
-from trio_monque.store.types import Database
+from trio_monque.store.jobs import claiming, indexes, leases, settling_statements
 
 from .operations import SEQUENCES, SHORTEST, Operation, play
 from .state import Difference

@@ -21,7 +21,7 @@ from trio_monque.jobs.error_history import Failure
 from trio_monque.jobs.fences import ClaimStamp
 from trio_monque.jobs.job import Job, JobStatus, value_at
 from trio_monque.jobs.job_parts import JobClaim, Schedule
-from trio_monque.store.job_json import NAMES
+from trio_monque.store.jobs.job_json import NAMES
 
 from .rules import ALL_OF_THE_FENCE, ENDS_THAT_OBEY, PINS
 from .state import Document

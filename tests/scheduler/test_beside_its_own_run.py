@@ -27,8 +27,8 @@ from trio_monque.engine.demand import Demand, Granted, KnownItem
 from trio_monque.errors import ClaimLostError
 from trio_monque.events import JobClaimLost
 from trio_monque.jobs.job import Job
-from trio_monque.scheduler.candidates import JobKey
-from trio_monque.store.types import Collection, Database
+from trio_monque.scheduler.job_finder import JobKey
+from trio_monque.store.driver.types import Collection, Database
 from trio_monque.testing import SchedulerOpener, advance, quiesce
 
 AT_ONCE = timedelta(seconds=-5)

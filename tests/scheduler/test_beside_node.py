@@ -16,7 +16,7 @@ from tests.support.node_peer import NodePeer
 from trio_monque import JobStatus, Monque, RunningJob, Scheduler, Snooze, Workers, open_scheduler
 from trio_monque.errors import InstanceCollisionError, ScheduleEndedError
 from trio_monque.events import Event, JobFailed, SchedulerErrorOccurred
-from trio_monque.store.types import Collection, Database
+from trio_monque.store.driver.types import Collection, Database
 from trio_monque.testing import SchedulerOpener, advance, crash, drain, now, quiesce
 
 LEASE, PASS = 90.0, 15.0

@@ -28,8 +28,8 @@ from trio_monque import Monque, NewJob, RunningJob, Workers
 from trio_monque.embedded import embedded_mongod
 from trio_monque.engine import watcher
 from trio_monque.jobs.new_job import Draft
-from trio_monque.store import change_stream, indexes, replacing
-from trio_monque.store.types import Collection, Database
+from trio_monque.store.driver.types import Collection, Database
+from trio_monque.store.jobs import change_stream, indexes, replacing
 from trio_monque.testing import fail_next, quiesce
 
 

@@ -26,8 +26,8 @@ from trio_monque.embedded import EmbeddedServer
 from trio_monque.engine import claimer as claimer_module
 from trio_monque.events import SchedulerErrorOccurred
 from trio_monque.scheduler import assembly
-from trio_monque.store import claiming, due
-from trio_monque.store.types import Collection, Database, MongoClient
+from trio_monque.store.driver.types import Collection, Database, MongoClient
+from trio_monque.store.jobs import claiming, due
 from trio_monque.testing import SchedulerOpener, advance, assert_enqueued, fail_next, now, quiesce, start_virtual_time
 
 START = datetime(2026, 3, 1, 12, 20, tzinfo=UTC)

@@ -15,7 +15,7 @@ from trio_monque import Monque, RunningJob, Workers, open_scheduler
 from trio_monque.errors import InstanceCollisionError, MonqueConnectionError
 from trio_monque.scheduler.scheduler import Scheduler, run_scheduler
 from trio_monque.scheduler.start import SchedulerStart
-from trio_monque.store.types import Collection, Database
+from trio_monque.store.driver.types import Collection, Database
 from trio_monque.testing import SchedulerOpener, crash, drain, fail_next, quiesce
 
 BEAT = 30.0

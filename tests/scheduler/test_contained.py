@@ -12,7 +12,7 @@ from trio.testing import MockClock
 from tests.support.jobs_in_memory import flat
 from trio_monque import JobStatus, Monque, Retry, RunningJob, Snooze, Workers
 from trio_monque.events import JobClaimLost, JobFailed
-from trio_monque.store.types import Collection
+from trio_monque.store.driver.types import Collection
 from trio_monque.testing import SchedulerOpener, advance, assert_enqueued, drain, quiesce
 from trio_monque.threads import HoldingLimiter
 

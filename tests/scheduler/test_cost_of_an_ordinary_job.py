@@ -18,7 +18,7 @@ from trio.testing import MockClock
 from tests.support.interception import Recorder
 from trio_monque import RunningJob, Workers
 from trio_monque.embedded import EmbeddedServer
-from trio_monque.store.types import Collection, Database
+from trio_monque.store.driver.types import Collection, Database
 from trio_monque.testing import SchedulerOpener, advance, quiesce
 
 DATA: Final = {"to": "you"}

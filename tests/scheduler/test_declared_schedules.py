@@ -13,7 +13,7 @@ from tests.support.jobs_in_memory import flat
 from trio_monque import JobStatus, Monque, RunningJob, Workers
 from trio_monque.errors import InvalidCronError, InvalidOptionError, WorkerRegistrationError
 from trio_monque.jobs.job_parts import Schedule
-from trio_monque.store.types import Collection
+from trio_monque.store.driver.types import Collection
 from trio_monque.testing import SchedulerOpener, drain, quiesce, start_virtual_time
 
 START = datetime(2026, 3, 1, 12, tzinfo=UTC)

@@ -21,9 +21,9 @@ from tests.support.malformed import Element, with_field
 from tests.support.store import handle
 from tests.support.thoroughly import one_in
 from trio_monque import Monque, RunningJob, Workers
-from trio_monque.store.doubled_fields import report_doubled
+from trio_monque.store.broken.doubled_fields import report_doubled
+from trio_monque.store.driver.types import Collection, Database
 from trio_monque.store.fields import FIELD
-from trio_monque.store.types import Collection, Database
 from trio_monque.testing import SchedulerOpener, advance, now, quiesce
 
 PAST: Final = datetime(2026, 1, 1, tzinfo=UTC)

@@ -17,8 +17,8 @@ from trio_monque import Monque, RunningJob, Workers
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.engine.demand import Granted, KnownItem
 from trio_monque.events import JobStarted
-from trio_monque.scheduler.candidates import JobKey
-from trio_monque.store.types import Collection, Database
+from trio_monque.scheduler.job_finder import JobKey
+from trio_monque.store.driver.types import Collection, Database
 from trio_monque.testing import SchedulerOpener, assert_enqueued, now, quiesce
 
 

@@ -18,11 +18,12 @@ from tests.support.interception import Recorder
 from tests.support.store import PAST, handle, insert
 from tests.support.thoroughly import in_full, one_in
 from trio_monque import RunningJob, Workers
-from trio_monque.store import due, due_behind_skipped, indexes, skipped_documents
-from trio_monque.store.due import Seen
-from trio_monque.store.due_behind_skipped import Wanted
+from trio_monque.store import skipped_documents
+from trio_monque.store.driver.types import Collection, Database
 from trio_monque.store.job_collection import JobCollection
-from trio_monque.store.types import Collection, Database
+from trio_monque.store.jobs import due, due_behind_skipped, indexes
+from trio_monque.store.jobs.due import Seen
+from trio_monque.store.jobs.due_behind_skipped import Wanted
 from trio_monque.testing import SchedulerOpener, advance, drain
 
 pytestmark = pytest.mark.larger_in_full

@@ -17,7 +17,7 @@ from trio.testing import MockClock
 from trio_monque import Discard, RunningJob, Workers, open_claims, open_scheduler, run_claims
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.errors import InvalidOptionError
-from trio_monque.store.types import Collection, Database
+from trio_monque.store.driver.types import Collection, Database
 from trio_monque.testing import SchedulerOpener, advance, drain
 
 WITHOUT_LOGGING = """

@@ -29,7 +29,7 @@ from trio_monque.engine import pauses
 from trio_monque.errors import InvalidOptionError
 from trio_monque.jobs.follow_ups import HELD_UNTIL, held_for
 from trio_monque.store.codec import Codec, document_of
-from trio_monque.store.types import Collection, Database
+from trio_monque.store.driver.types import Collection, Database
 from trio_monque.testing import SchedulerOpener, advance, crash, drain, fail_next, now, quiesce
 
 Then = Callable[[Job[Any]], NewJob | None]

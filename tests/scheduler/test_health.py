@@ -31,7 +31,7 @@ from trio_monque.events import Event, JobFailed, ShutdownTimedOut, StaleJobsReco
 from trio_monque.options_and_defaults import scheduler_config
 from trio_monque.scheduler import LoopHealth
 from trio_monque.scheduler.scheduler import opened_scheduler
-from trio_monque.store.types import Collection, Database
+from trio_monque.store.driver.types import Collection, Database
 from trio_monque.testing import SchedulerOpener, advance, crash, drain, fail_next, now, quiesce, start_virtual_time
 
 START = datetime(2030, 1, 1, tzinfo=UTC)

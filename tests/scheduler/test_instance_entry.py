@@ -17,7 +17,7 @@ from trio_monque.errors import InstanceCollisionError
 from trio_monque.jobs import Instance
 from trio_monque.options_and_defaults import SchedulerConfig
 from trio_monque.scheduler.instance_entry import InstanceEntry
-from trio_monque.store.types import Collection, Database
+from trio_monque.store.driver.types import Collection, Database
 
 
 @pytest.fixture

@@ -21,9 +21,9 @@ from trio_monque.events import JobClaimLost, JobCompleted, JobStarted
 from trio_monque.jobs import transitions
 from trio_monque.jobs.conditional_write import Transition
 from trio_monque.jobs.job import Job
-from trio_monque.store import settling
-from trio_monque.store.settling import Fate
-from trio_monque.store.types import Collection, Database
+from trio_monque.store.driver.types import Collection, Database
+from trio_monque.store.jobs import settling
+from trio_monque.store.jobs.settling import Fate
 from trio_monque.testing import SchedulerOpener, advance, assert_enqueued, drain, quiesce, run_virtual
 
 

@@ -13,7 +13,7 @@ from tests.support.shelf import Shelf, engine_of, running
 from trio_monque import JobStatus, Monque, RunningJob, Workers
 from trio_monque.errors import ShortageError
 from trio_monque.events import JobCancelled
-from trio_monque.store.types import Collection
+from trio_monque.store.driver.types import Collection
 from trio_monque.testing import SchedulerOpener, drain, now, quiesce
 from trio_monque.threads import call_in_thread
 

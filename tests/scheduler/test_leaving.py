@@ -14,8 +14,8 @@ from tests.support.internals import engine_of
 from trio_monque import Monque, NewJob, RunningJob, Workers, open_scheduler, run_scheduler
 from trio_monque.autojump import clock_hold
 from trio_monque.events import JobStarted, ShutdownTimedOut
-from trio_monque.store import claiming, leases, settling
-from trio_monque.store.types import Collection, Database
+from trio_monque.store.driver.types import Collection, Database
+from trio_monque.store.jobs import claiming, leases, settling
 from trio_monque.testing import advance, quiesce
 
 CLAIM_FIELDS = ("claimedBy", "lockedAt", "lastHeartbeat", "heartbeatInterval", "claimToken")

@@ -15,7 +15,7 @@ from trio_monque import Workers, open_claims, open_scheduler
 from trio_monque.events import DocumentClaimLost, Event, JobStarted
 from trio_monque.jobs.job import Job
 from trio_monque.scheduler.events_and_report import SchedulerReport
-from trio_monque.store.types import Database, ObjectId
+from trio_monque.store.driver.types import Database, ObjectId
 
 CLEANUP: Final = 0.1
 BOUND: Final = CLEANUP + 2.0  # Of a cut; `shutdown_timeout` is 0.

@@ -15,7 +15,7 @@ from trio_monque import JobStatus, Monque, RunningJob, Workers
 from trio_monque.backoff import Backoff
 from trio_monque.jobs import cron, rescue_policy
 from trio_monque.jobs.rescue_policy import RescuePolicy
-from trio_monque.store.types import Collection
+from trio_monque.store.driver.types import Collection
 from trio_monque.testing import SchedulerOpener, advance, drain, now, quiesce
 
 ZONE = "Europe/Kyiv"

@@ -28,9 +28,9 @@ from trio_monque.engine.orphaned_claims import OrphanedClaims
 from trio_monque.errors import MonqueConnectionError
 from trio_monque.events import JobClaimLost, JobCompleted, JobFailed, SchedulerErrorOccurred
 from trio_monque.jobs.fences import ClaimStamp
-from trio_monque.store import claiming
-from trio_monque.store.database_threads import Channel
-from trio_monque.store.types import Collection, Database, ObjectId
+from trio_monque.store.driver.database_threads import Channel
+from trio_monque.store.driver.types import Collection, Database, ObjectId
+from trio_monque.store.jobs import claiming
 from trio_monque.testing import SchedulerOpener, advance, assert_enqueued, drain, fail_next, now, quiesce
 
 

@@ -23,8 +23,8 @@ from tests.support.thoroughly import THOROUGH, one_in
 from trio_monque import Job, JobStatus, Monque, NewJob, RunningJob, Workers
 from trio_monque.errors import BrokenDocumentError, JobStateError, PartialEnqueueError
 from trio_monque.store.codec import LENIENT
+from trio_monque.store.driver.types import Collection, Database
 from trio_monque.store.fields import FIELD
-from trio_monque.store.types import Collection, Database
 from trio_monque.testing import SchedulerOpener, advance, quiesce
 
 PAST: Final = datetime(2026, 1, 1, tzinfo=UTC)

@@ -13,7 +13,7 @@ from pymongo.errors import BulkWriteError
 from tests.support.malformed import ELEMENTS, text, with_field
 from trio_monque import Job, JobStatus, Monque, RunningJob, Workers
 from trio_monque.store.codec import LENIENT
-from trio_monque.store.types import Collection, Database
+from trio_monque.store.driver.types import Collection, Database
 from trio_monque.testing import SchedulerOpener
 
 BEAT: Final = 0.2

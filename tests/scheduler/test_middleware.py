@@ -18,7 +18,7 @@ from tests.support.pages import DOCS
 from tests.support.programs import fenced_blocks
 from trio_monque import Discard, NewJob, RunningJob, Snooze, Workers
 from trio_monque.errors import InvalidOptionError, MiddlewareError, WorkerRegistrationError
-from trio_monque.store.types import Database as MongoDatabase
+from trio_monque.store.driver.types import Database as MongoDatabase
 from trio_monque.testing import Discarded, Failed, SchedulerOpener, Snoozed, Succeeded, drain, now, run_job
 
 Run = Callable[[], Any]

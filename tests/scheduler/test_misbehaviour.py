@@ -31,7 +31,7 @@ from trio_monque.scheduler.renewals import JobRenewals
 from trio_monque.scheduler.runs import JobRuns
 from trio_monque.scheduler.settling import JobSettling
 from trio_monque.scheduler.start import SchedulerStart
-from trio_monque.store.types import Collection, Database
+from trio_monque.store.driver.types import Collection, Database
 from trio_monque.testing import SchedulerOpener, advance, assert_enqueued, drain, quiesce, run_virtual
 
 

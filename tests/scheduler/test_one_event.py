@@ -17,7 +17,7 @@ from tests.support.node_peer import NodePeer
 from tests.support.stream_events import Heard
 from trio_monque import Monque, RunningJob, Scheduler, Workers
 from trio_monque.embedded import EmbeddedServer
-from trio_monque.store.types import Collection, Database
+from trio_monque.store.driver.types import Collection, Database
 from trio_monque.testing import SchedulerOpener, assert_enqueued, fail_next, quiesce
 
 

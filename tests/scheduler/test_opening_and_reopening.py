@@ -18,8 +18,8 @@ from tests.support.thoroughly import one_in
 from trio_monque import Monque, RunningJob, Scheduler, Workers, run_scheduler
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.errors import MonqueConnectionError
-from trio_monque.store import indexes
-from trio_monque.store.types import Collection, Database, MongoClient
+from trio_monque.store.driver.types import Collection, Database, MongoClient
+from trio_monque.store.jobs import indexes
 from trio_monque.testing import SchedulerOpener, advance, drain, fail_next, quiesce
 
 GONE = AutoReconnect("gone")

@@ -21,8 +21,8 @@ from trio_monque.client.group_enqueue import Caller, Gathering
 from trio_monque.errors import MonqueConnectionError
 from trio_monque.events import JobCompleted
 from trio_monque.scheduler.running_job import RunCancelled
-from trio_monque.store import claiming
-from trio_monque.store.types import Collection
+from trio_monque.store.driver.types import Collection
+from trio_monque.store.jobs import claiming
 from trio_monque.testing import SchedulerOpener, advance, assert_enqueued, drain, fail_next
 
 T = TypeVar("T")

@@ -17,7 +17,7 @@ from trio_monque import Monque, NewJob, RunningJob, Scheduler, Worker, Workers, 
 from trio_monque.engine.contention import Contention
 from trio_monque.errors import InvalidJobIdentifierError, MonqueConnectionError
 from trio_monque.scheduler import paused_names
-from trio_monque.store.types import Collection, Database
+from trio_monque.store.driver.types import Collection, Database
 from trio_monque.testing import SchedulerOpener, drain, fail_next, quiesce
 
 T = TypeVar("T")

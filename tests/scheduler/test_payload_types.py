@@ -18,7 +18,7 @@ from trio.testing import MockClock
 
 from trio_monque import Discard, JobStatus, Monque, NewJob, Retry, RunningJob, Snooze, Workers
 from trio_monque.errors import InvalidPayloadError, UnreadablePayloadError, WorkerRegistrationError
-from trio_monque.store.types import Collection
+from trio_monque.store.driver.types import Collection
 from trio_monque.testing import SchedulerOpener, advance, assert_enqueued, drain
 
 

@@ -22,7 +22,7 @@ from tests.support.interception import Recorder
 from trio_monque import Monque, NewJob, RunningJob, Workers, open_scheduler
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.jobs import Instance
-from trio_monque.store.types import Collection, Database
+from trio_monque.store.driver.types import Collection, Database
 from trio_monque.testing import SchedulerOpener, advance, crash, drain, fail_next, now
 
 BEAT = 0.2

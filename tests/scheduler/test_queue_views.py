@@ -16,8 +16,8 @@ from tests.support.interception import Recorder
 from tests.support.store import handle
 from trio_monque import JobStatus, Monque, RunningJob, Workers
 from trio_monque.jobs import QueueStats, QueueView, WorkerView
-from trio_monque.store import statistics
-from trio_monque.store.types import Collection, Database
+from trio_monque.store.driver.types import Collection, Database
+from trio_monque.store.reads import job_counts
 from trio_monque.testing import SchedulerOpener, quiesce
 
 FAR = datetime(2090, 1, 1, tzinfo=UTC)
@@ -102,11 +102,11 @@ def test_views_of_any_number_of_names_have_the_statistics_of_each(
 def test_caps_of_many_names_are_those_of_each(db: Database, jobs: Collection) -> None:
     stored(jobs, 60)
     handle_of_jobs = handle(db)
-    together = statistics.queue_stats_by_name(handle_of_jobs, most_counted=1, most_averaged=2)
+    together = job_counts.queue_stats_by_name(handle_of_jobs, most_counted=1, most_averaged=2)
     each = {f"name-{number:03}" for number in range(60)}
     assert 0 < len(each & together.keys()) < 60, "those with more completed jobs than are averaged are left out"
     for name in each & together.keys():
-        assert together[name] == statistics.queue_stats(handle_of_jobs, name, most_counted=1, most_averaged=2)
+        assert together[name] == job_counts.queue_stats(handle_of_jobs, name, most_counted=1, most_averaged=2)
     assert any(stats.capped for stats in together.values())
 
 

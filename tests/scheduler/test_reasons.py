@@ -15,17 +15,9 @@ from tests.support.internals import end_at_once, engine_of, runs_of
 from tests.support.jobs_in_memory import flat
 from tests.support.node_peer import NodePeer
 from trio_monque import JobStatus, RunningJob, Workers
-from trio_monque.events import (
-    Event,
-    JobCancelled,
-    JobClaimLost,
-    JobCompleted,
-    JobFailed,
-    JobStarted,
-    ShutdownTimedOut,
-)
+from trio_monque.events import Event, JobCancelled, JobClaimLost, JobCompleted, JobFailed, JobStarted, ShutdownTimedOut
 from trio_monque.scheduler.scheduler import Scheduler
-from trio_monque.store.types import Collection
+from trio_monque.store.driver.types import Collection
 from trio_monque.testing import SchedulerOpener, advance, drain, quiesce
 
 HOUR = 3600.0

@@ -15,7 +15,7 @@ from tests.support.node_peer import NodePeer, now
 from trio_monque import JobStatus, Monque, RunningJob, Workers
 from trio_monque.events import JobClaimLost, JobCompleted, JobFailed
 from trio_monque.jobs.job_parts import Schedule
-from trio_monque.store.types import Collection
+from trio_monque.store.driver.types import Collection
 from trio_monque.testing import SchedulerOpener, advance, drain, quiesce, start_virtual_time
 
 START = datetime(2026, 3, 1, 12, 20, tzinfo=UTC)

@@ -17,12 +17,12 @@ from tests.support.thoroughly import one_in
 from trio_monque import JobStatus, Monque, RunningJob, Workers
 from trio_monque.errors import DocumentRefusedError, InvalidPayloadError
 from trio_monque.events import JobClaimLost, JobFailed, SchedulerErrorOccurred
-from trio_monque.store import claiming
-from trio_monque.store.claiming import TakenJobs
+from trio_monque.store.driver.types import Collection, Database
 from trio_monque.store.job_collection import JobCollection
-from trio_monque.store.refused_claims import RefusedClaim
+from trio_monque.store.jobs import claiming
+from trio_monque.store.jobs.claiming import TakenJobs
+from trio_monque.store.jobs.refused_claims import RefusedClaim
 from trio_monque.store.skipped_documents import LOOK_AGAIN_AFTER
-from trio_monque.store.types import Collection, Database
 from trio_monque.testing import SchedulerOpener, advance, drain, now, quiesce
 
 

@@ -17,7 +17,7 @@ from trio.testing import MockClock
 from tests.support.node_peer import NodePeer
 from trio_monque import Discard, Job, JobStatus, Monque, NewJob, Retry, RunningJob, Snooze, Workers, open_scheduler
 from trio_monque.events import JobFailed
-from trio_monque.store.types import ClientSession, Collection, Database
+from trio_monque.store.driver.types import ClientSession, Collection, Database
 from trio_monque.testing import SchedulerOpener, advance, crash, drain, now, quiesce
 
 REPLACE: dict[str, Any] = {"unique_key": "k", "on_conflict": "replace"}

@@ -22,7 +22,7 @@ from trio_monque import CancelReason, JobStatus, Monque, RunningJob, Workers, op
 from trio_monque.clock import ClockReadings
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.events import JobCancelled, JobFailed, StaleJobsRecovered
-from trio_monque.store.types import Collection, Database
+from trio_monque.store.driver.types import Collection, Database
 from trio_monque.testing import SchedulerOpener, advance, crash, drain, now, quiesce
 
 # --- Which claims are rescued, and when ---

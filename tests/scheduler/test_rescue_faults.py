@@ -20,7 +20,7 @@ from tests.support.store import claim, handle
 from trio_monque import Monque, NewJob, Workers
 from trio_monque.errors import MonqueConnectionError
 from trio_monque.events import StaleJobsRecovered
-from trio_monque.store.types import Collection, Database
+from trio_monque.store.driver.types import Collection, Database
 from trio_monque.testing import SchedulerOpener, crash, fail_next, now, quiesce
 
 # --- Answers that are lost ---

@@ -18,7 +18,7 @@ from tests.support.rescues import LEASE, PASS, Jobs, dead_instance
 from trio_monque import JobStatus, Monque, RunningJob, Snooze, Workers, open_scheduler
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.events import Event, JobFailed, ScheduleExhausted, StaleJobsRecovered
-from trio_monque.store.types import Collection, Database
+from trio_monque.store.driver.types import Collection, Database
 from trio_monque.testing import SchedulerOpener, drain, now, quiesce
 
 

@@ -27,8 +27,8 @@ from tests.support.waiting import wait_until
 from trio_monque import Monque, Retention, Scheduler, Workers, open_scheduler
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.scheduler import LoopHealth
-from trio_monque.store import retention
-from trio_monque.store.types import Collection, Database
+from trio_monque.store.driver.types import Collection, Database
+from trio_monque.store.jobs import retention
 from trio_monque.testing import SchedulerOpener, advance, crash, drain, fail_next, now
 
 HOUR, DAY = 3600.0, 86400.0

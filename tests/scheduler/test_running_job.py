@@ -12,7 +12,7 @@ from tests.support.node_peer import NodePeer
 from trio_monque import Monque, RunningJob, Workers
 from trio_monque.errors import ClaimLostError, InvalidPayloadError
 from trio_monque.events import JobClaimLost
-from trio_monque.store.types import Collection
+from trio_monque.store.driver.types import Collection
 from trio_monque.testing import SchedulerOpener, advance, assert_enqueued, drain, quiesce
 
 

@@ -23,7 +23,7 @@ from trio_monque.events import DocumentFailed, Event, JobCompleted, JobDeleted, 
 from trio_monque.jobs.error_history import LONGEST_REASON, LONGEST_TRACEBACK
 from trio_monque.scheduler.runs import JobRuns
 from trio_monque.scheduler.settling import JobSettling
-from trio_monque.store.types import Collection, Database
+from trio_monque.store.driver.types import Collection, Database
 from trio_monque.testing import SchedulerOpener, assert_enqueued, drain
 
 LOOPS: Final = frozenset({"settler", "heartbeat", "reaper", "presence", "pruner"})

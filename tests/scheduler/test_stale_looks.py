@@ -9,7 +9,7 @@ import trio
 from trio.testing import MockClock
 
 from trio_monque import Monque, NewJob, RunningJob, Workers
-from trio_monque.store.types import Collection
+from trio_monque.store.driver.types import Collection
 from trio_monque.testing import SchedulerOpener, assert_enqueued, now, quiesce
 
 

@@ -23,7 +23,7 @@ from tests.support.meddlers import Meddlers
 from trio_monque import RunningJob
 from trio_monque.jobs.job import Job
 from trio_monque.jobs.rescue_policy import is_suspect
-from trio_monque.store.types import Collection, Database
+from trio_monque.store.driver.types import Collection, Database
 from trio_monque.testing import SchedulerOpener, drain, now
 
 NAMES = ("mail", "report", "sync", "crawl")

@@ -14,7 +14,7 @@ from trio_monque import Job, JobCancelledError, JobStatus, Monque, NewJob, Runni
 from trio_monque.errors import InvalidOptionError
 from trio_monque.events import JobCancelled
 from trio_monque.jobs.follow_ups import HELD_UNTIL
-from trio_monque.store.types import Collection
+from trio_monque.store.driver.types import Collection
 from trio_monque.testing import SchedulerOpener, advance, drain, fail_next, now, quiesce
 
 

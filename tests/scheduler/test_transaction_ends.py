@@ -17,7 +17,7 @@ from trio_monque import Monque, RunningJob, Workers
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.errors import InvalidPayloadError, MonqueError
 from trio_monque.scheduler.settling import MOST_ROUNDS
-from trio_monque.store.types import ClientSession, Collection, Database
+from trio_monque.store.driver.types import ClientSession, Collection, Database
 from trio_monque.testing import SchedulerOpener, advance, drain
 
 

@@ -27,9 +27,9 @@ from trio_monque.errors import (
     TransactionTimeoutError,
 )
 from trio_monque.host import transaction_thread
-from trio_monque.store.database_threads import Channel, DatabaseThreads
-from trio_monque.store.transactions import end_on_server
-from trio_monque.store.types import ClientSession, Collection
+from trio_monque.store.driver.database_threads import Channel, DatabaseThreads
+from trio_monque.store.driver.transaction_attempts import end_on_server
+from trio_monque.store.driver.types import ClientSession, Collection
 from trio_monque.testing import Fault, SchedulerOpener, advance, drain, fail_next
 from trio_monque.threads import call_run
 

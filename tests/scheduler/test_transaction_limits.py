@@ -17,7 +17,7 @@ from tests.support.standalone import standalone_server
 from tests.support.transactions import Commits, balance, deposit, stored
 from trio_monque import Monque, RunningJob, Workers, open_scheduler
 from trio_monque.errors import MonqueConnectionError, MonqueError, TransactionTimeoutError
-from trio_monque.store.types import ClientSession, Collection, Database
+from trio_monque.store.driver.types import ClientSession, Collection, Database
 from trio_monque.testing import SchedulerOpener, advance, drain
 from trio_monque.threads import call_run
 

@@ -14,7 +14,7 @@ from tests.support.transactions import balance, deposit, noting_errors, stored
 from trio_monque import Monque, RunningJob, Workers
 from trio_monque.errors import ClaimLostError, InvalidPayloadError, MonqueError
 from trio_monque.events import JobCompleted, JobFailed
-from trio_monque.store.types import ClientSession, Collection
+from trio_monque.store.driver.types import ClientSession, Collection
 from trio_monque.testing import SchedulerOpener, advance, assert_enqueued, drain
 from trio_monque.threads import call_run
 

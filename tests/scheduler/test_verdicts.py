@@ -13,7 +13,7 @@ from trio.testing import MockClock
 
 from trio_monque import Discard, Job, JobStatus, Monque, Retry, RunningJob, Snooze, Workers
 from trio_monque.events import JobCancelled, JobCompleted, JobFailed, ScheduleExhausted
-from trio_monque.store.types import Collection
+from trio_monque.store.driver.types import Collection
 from trio_monque.testing import SchedulerOpener, advance, assert_enqueued, drain, quiesce
 
 Handler = Callable[[RunningJob[Any]], Any]

@@ -14,7 +14,7 @@ from trio_monque import JobStatus, Monque, RunningJob, Workers, run_scheduler
 from trio_monque.errors import WorkerRegistrationError
 from trio_monque.events import JobCompleted, JobFailed, JobStarted
 from trio_monque.host.host import LAST_WORDS
-from trio_monque.store.types import Collection, Database
+from trio_monque.store.driver.types import Collection, Database
 from trio_monque.testing import SchedulerOpener, advance, assert_enqueued, drain, now, quiesce, start_virtual_time
 
 START = datetime(2026, 3, 1, 12, 20, tzinfo=UTC)

@@ -20,9 +20,11 @@ from trio_monque import Monque, RunningJob, Workers
 from trio_monque.errors import InvalidOptionError
 from trio_monque.jobs import BrokenDocument
 from trio_monque.jobs.job import Job
-from trio_monque.store import broken_documents, due, skipped_documents
+from trio_monque.store import skipped_documents
+from trio_monque.store.broken import broken_documents
+from trio_monque.store.driver.types import Collection, Database
 from trio_monque.store.job_collection import JobCollection
-from trio_monque.store.types import Collection, Database
+from trio_monque.store.jobs import due
 from trio_monque.testing import SchedulerOpener, advance, quiesce
 
 WELL = {

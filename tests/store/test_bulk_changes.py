@@ -21,10 +21,10 @@ from trio_monque.embedded import EmbeddedServer
 from trio_monque.jobs.bulk_changes import cancel_selected
 from trio_monque.jobs.conditional_write import Containing, Within
 from trio_monque.jobs.job_selector import JobSelector
-from trio_monque.store import bulk_changes, indexes
 from trio_monque.store.codec import filter_of
+from trio_monque.store.driver.types import Collection, Database
 from trio_monque.store.job_collection import JobCollection
-from trio_monque.store.types import Collection, Database
+from trio_monque.store.jobs import bulk_writes, indexes
 
 
 @pytest.fixture
@@ -67,15 +67,15 @@ def test_batches_meet_each_job_once_in_the_order_of_ids_and_stay_within_their_bo
     made = sorted((insert(store) for _ in range(10)), key=lambda job: job.id)
     # Ids of other types: "text" sorts before all ids of jobs, and True behind them.
     store.collection.insert_many([{"_id": other, "name": "greet"} for other in ("text", True)])
-    until = bulk_changes.last_id(store)
+    until = bulk_writes.last_id(store)
     assert until == made[-1].id
-    assert bulk_changes.window_end(store, None, until, 4) == made[3].id
-    assert bulk_changes.window_end(store, made[3].id, until, 4) == made[7].id
-    assert bulk_changes.window_end(store, made[7].id, until, 4) == until
+    assert bulk_writes.window_end(store, None, until, 4) == made[3].id
+    assert bulk_writes.window_end(store, made[3].id, until, 4) == made[7].id
+    assert bulk_writes.window_end(store, made[7].id, until, 4) == until
     seen: list[ObjectId] = []
     after: ObjectId | None = None
     for size in (4, 4, 1):
-        chosen = bulk_changes.choose(store, {"name": "greet"}, after, made[8].id, 4)
+        chosen = bulk_writes.choose(store, {"name": "greet"}, after, made[8].id, 4)
         assert len(chosen.jobs) == size
         seen += [job.id for job in chosen.jobs]
         after = chosen.last
@@ -84,12 +84,12 @@ def test_batches_meet_each_job_once_in_the_order_of_ids_and_stay_within_their_bo
 
 
 def test_collection_without_jobs_has_no_end(store: JobCollection) -> None:
-    assert bulk_changes.last_id(store) is None
+    assert bulk_writes.last_id(store) is None
 
 
 def test_what_may_be_large_is_not_read(store: JobCollection) -> None:
     job = insert(store, data={"large": "x" * 1000})
-    (chosen,) = bulk_changes.choose(store, {}, None, job.id, 10).jobs
+    (chosen,) = bulk_writes.choose(store, {}, None, job.id, 10).jobs
     assert (chosen.id, chosen.data) == (job.id, None)
 
 
@@ -99,12 +99,12 @@ def test_first_job_that_is_refused_stops_none_of_its_batch_and_all_are_counted(s
     refuses = {"$or": [{"status": "pending"}, {"_id": {"$nin": [made[0].id, made[3].id]}}]}
     database.command("collMod", store.collection.name, validator=refuses)
     change = cancel_selected(JobSelector(), tuple(made), PAST + timedelta(hours=1))
-    written = bulk_changes.cancel(store, [change], "receipt")
+    written = bulk_writes.cancel(store, [change], "receipt")
     assert written.count == 3
     assert written.done == {made[1].id, made[2].id, made[4].id}
     assert set(written.refused) == {made[0].id, made[3].id}
     # Sent again, nothing is done twice.
-    again = bulk_changes.find_out(store, [change], "receipt")
+    again = bulk_writes.find_out(store, [change], "receipt")
     assert (again.count, again.done, again.unknown) == (3, written.done, 0)
 
 
@@ -142,7 +142,7 @@ def test_job_that_is_refused_and_then_deleted_is_unknown_and_not_refused_as_well
         db.command("collMod", store.collection.name, validator={"status": "pending"})
         interceptor.before(lambda name, _: name == "find", lambda: db["monque_jobs"].delete_one({"_id": made[0].id}))
         changes = [cancel_selected(JobSelector(), (job,), PAST + timedelta(hours=1)) for job in made]
-        found = bulk_changes.find_out(store, changes, "receipt")
+        found = bulk_writes.find_out(store, changes, "receipt")
     assert interceptor.times == 1
     assert (found.count, set(found.refused), found.unknown) == (0, {made[1].id}, 1)
 
@@ -176,4 +176,4 @@ def test_document_that_was_garbled_meanwhile_keeps_no_other_from_being_looked_up
     jobs.update_one({"_id": first.id}, {"$set": with_field({}, "receipt", text(b"\xff\xfe"))})
     jobs.update_one({"_id": second.id}, {"$set": {"receipt": "r"}})
     change = cancel_selected(JobSelector(), (first, second), PAST)
-    assert bulk_changes.signed(store, [change], "r") == {second.id}
+    assert bulk_writes.signed(store, [change], "r") == {second.id}

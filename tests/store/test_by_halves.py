@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import pytest
 
 from trio_monque.errors import MonqueConnectionError
-from trio_monque.store import by_halves
-from trio_monque.store.by_halves import LONGEST_SEARCH, TIME_OF_A_PART, sent_by_halves
+from trio_monque.store.driver import by_halves
+from trio_monque.store.driver.by_halves import LONGEST_SEARCH, TIME_OF_A_PART, sent_by_halves
 
 LOCKED = {
     "one": {500},

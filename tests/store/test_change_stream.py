@@ -23,10 +23,10 @@ from trio_monque import Monque
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.errors import MonqueConnectionError
 from trio_monque.jobs import transitions
-from trio_monque.store import change_stream, leases, settling
-from trio_monque.store.change_stream import ChangeKind, JobChange, NoStreamError, Watch, end_wait, open_watch
+from trio_monque.store.driver.types import Collection, Database
 from trio_monque.store.job_collection import JobCollection
-from trio_monque.store.types import Collection, Database
+from trio_monque.store.jobs import change_stream, leases, settling
+from trio_monque.store.jobs.change_stream import ChangeKind, JobChange, NoStreamError, Watch, end_wait, open_watch
 
 LATER = datetime(2031, 5, 1, tzinfo=UTC)
 

@@ -25,10 +25,11 @@ from trio_monque.jobs.error_history import Failure
 from trio_monque.jobs.fences import claim_id
 from trio_monque.jobs.job import Job
 from trio_monque.options_and_defaults import scheduler_config
-from trio_monque.store import job_changes, leases, queries, settling
+from trio_monque.store.driver.types import Collection, Database
 from trio_monque.store.job_collection import JobCollection
-from trio_monque.store.settling import Fate, grouped
-from trio_monque.store.types import Collection, Database
+from trio_monque.store.jobs import job_changes, leases, settling
+from trio_monque.store.jobs.settling import Fate, grouped
+from trio_monque.store.reads import queries
 
 LATER: Final = PAST + timedelta(hours=1)
 

@@ -17,9 +17,9 @@ from tests.support.examined import Examined, examined
 from tests.support.many_jobs import BEGIN
 from tests.support.store import handle, stamp
 from trio_monque.jobs import transitions
-from trio_monque.store import claiming, due, indexes, settling
+from trio_monque.store.driver.types import Database
 from trio_monque.store.job_collection import JobCollection
-from trio_monque.store.types import Database
+from trio_monque.store.jobs import claiming, due, indexes, settling
 
 DUE = 10_000
 NAME = "due"

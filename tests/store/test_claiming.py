@@ -24,9 +24,10 @@ from trio_monque.errors import MonqueConnectionError
 from trio_monque.jobs.claimable import past
 from trio_monque.jobs.job import Job
 from trio_monque.jobs.rescue_policy import SUSPECT_FROM
-from trio_monque.store import claiming, due, queries
+from trio_monque.store.driver.types import Collection, Database
 from trio_monque.store.job_collection import JobCollection
-from trio_monque.store.types import Collection, Database
+from trio_monque.store.jobs import claiming, due
+from trio_monque.store.reads import queries
 
 
 @pytest.fixture

@@ -31,11 +31,11 @@ from trio_monque.jobs.job_parts import (
     RunAgain,
     Schedule,
 )
-from trio_monque.store import queries
 from trio_monque.store.codec import document_of
+from trio_monque.store.driver.types import Collection, Database
 from trio_monque.store.fields import FIELD
-from trio_monque.store.job_json import NAMES
-from trio_monque.store.types import Collection, Database
+from trio_monque.store.jobs.job_json import NAMES
+from trio_monque.store.reads import queries
 from trio_monque.testing import drain
 
 

@@ -9,8 +9,8 @@ import trio
 
 from trio_monque import Monque, RunningJob, Workers, open_scheduler
 from trio_monque.errors import MonqueConnectionError
-from trio_monque.store.collection_options import problem_of
-from trio_monque.store.types import Database
+from trio_monque.store.driver.types import Database
+from trio_monque.store.jobs.collection_options import problem_of
 
 UNSAFE: dict[str, tuple[dict[str, Any], str]] = {
     "capped": ({"capped": True, "size": 65536}, "it is capped"),

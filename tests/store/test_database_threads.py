@@ -19,9 +19,9 @@ from trio.testing import MockClock
 
 from tests.support.store import PAST, claim_due, handle, insert, stamp
 from trio_monque.jobs.fences import ClaimStamp
-from trio_monque.store import claiming
-from trio_monque.store.database_threads import Channel, DatabaseThreads, Handoff
-from trio_monque.store.types import Collection, Database
+from trio_monque.store.driver.database_threads import Channel, DatabaseThreads, Handoff
+from trio_monque.store.driver.types import Collection, Database
+from trio_monque.store.jobs import claiming
 from trio_monque.testing import quiesce
 
 BACKENDS = [("trio", {}), ("asyncio", {}), ("asyncio", {"use_uvloop": True})]

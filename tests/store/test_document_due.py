@@ -23,7 +23,7 @@ from trio_monque.document_lock import NEVER, Lock, LockState, dead_letter_lock, 
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.store.documents import claiming, dead_letters, due, rescuing
 from trio_monque.store.documents.locked_collection import LockedCollection
-from trio_monque.store.types import Collection, Database
+from trio_monque.store.driver.types import Collection, Database
 
 
 @pytest.fixture

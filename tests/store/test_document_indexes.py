@@ -13,7 +13,7 @@ from trio_monque.document_lock import dead_letter_lock, freed
 from trio_monque.errors import MonqueConnectionError
 from trio_monque.store.documents import claiming, dead_letters, due, indexes, leases, rescuing
 from trio_monque.store.documents.locked_collection import LockedCollection
-from trio_monque.store.types import Collection, Database
+from trio_monque.store.driver.types import Collection, Database
 
 HELD, WAITING, ASIDE, FREE = 20, 20, 20, 40
 

@@ -23,7 +23,7 @@ from trio_monque.store.documents.locked_collection import LockedCollection
 from trio_monque.store.documents.rescuing import Takeaway
 from trio_monque.store.documents.settling import GONE, WRITTEN, settle
 from trio_monque.store.documents.settling_statements import Ending
-from trio_monque.store.types import Collection, Database
+from trio_monque.store.driver.types import Collection, Database
 
 LATER = NOW + 90 * SECOND
 

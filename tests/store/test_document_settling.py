@@ -17,7 +17,7 @@ from trio_monque.errors import InvalidPayloadError, MonqueConnectionError
 from trio_monque.store.documents.locked_collection import LockedCollection
 from trio_monque.store.documents.settling import GONE, MOVED, UNPROVEN, WRITTEN, DocumentFate, settle
 from trio_monque.store.documents.settling_statements import Ending, encoded_update
-from trio_monque.store.types import Collection, Database
+from trio_monque.store.driver.types import Collection, Database
 
 LATER = NOW + 90 * SECOND
 

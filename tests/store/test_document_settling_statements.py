@@ -27,7 +27,7 @@ from trio_monque.store.documents import settling_statements
 from trio_monque.store.documents.locked_collection import LockedCollection
 from trio_monque.store.documents.settling import GONE, MOVED, UNPROVEN, WRITTEN, DocumentFate, Settled, settle
 from trio_monque.store.documents.settling_statements import EncodedUpdate, Ending, encoded_update, grouped
-from trio_monque.store.types import Collection, Database
+from trio_monque.store.driver.types import Collection, Database
 
 # So much of it stays as it is that the results of many may be written by one statement.
 ROOMY: Final = {"_id": 1, "kept": "x" * 100}

@@ -14,8 +14,8 @@ from trio_monque.document_lock import Fence, LockStamp
 from trio_monque.store.documents.locked_collection import LockedCollection
 from trio_monque.store.documents.settling_statements import Ending
 from trio_monque.store.documents.transactions import find_out, hold, write_end
-from trio_monque.store.transaction_terms import FoundCommit
-from trio_monque.store.types import ClientSession, Collection, Database
+from trio_monque.store.driver.transaction_terms import FoundCommit
+from trio_monque.store.driver.types import ClientSession, Collection, Database
 
 LATER = NOW + 90 * SECOND
 UNTIL = LATER + 30 * SECOND

@@ -14,9 +14,8 @@ from tests.support.store import PAST, claim, handle
 from tests.support.thoroughly import one_in
 from trio_monque import Monque
 from trio_monque.error_types import MonqueConnectionError, is_outage
-from trio_monque.store import leases
 from trio_monque.store.codec import RawDocument
-from trio_monque.store.driver_errors import (
+from trio_monque.store.driver.driver_errors import (
     OUTAGE_CODES,
     PASSING_CODES,
     PERMANENT_CODES,
@@ -25,7 +24,8 @@ from trio_monque.store.driver_errors import (
     refused_because_of_documents,
     translated,
 )
-from trio_monque.store.types import Database
+from trio_monque.store.driver.types import Database
+from trio_monque.store.jobs import leases
 
 Row = tuple[driver.PyMongoError, bool, bool]
 
@@ -218,7 +218,7 @@ async def test_scheduler_on_a_server_that_does_not_answer_fails_to_start_with_ou
 
 
 def test_failed_start_may_be_tried_again(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    from trio_monque.store import indexes
+    from trio_monque.store.jobs import indexes
 
     ensure = indexes.ensure
     calls: list[int] = []

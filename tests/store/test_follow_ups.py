@@ -12,16 +12,16 @@ from bson import ObjectId
 from tests.support.store import handle
 from trio_monque import Job
 from trio_monque.jobs.follow_ups import HELD_UNTIL
-from trio_monque.store import follow_ups, indexes
 from trio_monque.store.decoding import job_of
-from trio_monque.store.due import next_due
+from trio_monque.store.driver.types import Database
 from trio_monque.store.job_collection import JobCollection
-from trio_monque.store.types import Database
+from trio_monque.store.jobs import follow_up_writes, indexes
+from trio_monque.store.jobs.due import next_due
 
 LOOKS: Mapping[str, Callable[[JobCollection], Any]] = {
-    "owing": lambda jobs: len(follow_ups.owing(jobs, {"pack", "wrap"}, None)),
-    "chosen": lambda jobs: len(follow_ups.chosen(jobs, None)),
-    "not chosen": lambda jobs: len(follow_ups.not_chosen(jobs, None)[0]),
+    "owing": lambda jobs: len(follow_up_writes.owing(jobs, {"pack", "wrap"}, None)),
+    "chosen": lambda jobs: len(follow_up_writes.chosen(jobs, None)),
+    "not chosen": lambda jobs: len(follow_up_writes.not_chosen(jobs, None)[0]),
 }
 
 
@@ -74,9 +74,9 @@ def test_choice_is_for_the_end_that_was_read(db: Database, meanwhile: dict[str, 
     follow_up = {one.id: stored(jobs, name="ship") for one in parents}
     jobs.collection.update_one({"_id": parents[0].id}, {"$set": meanwhile})
     before = jobs.collection.find_one({"_id": parents[0].id})
-    assert follow_ups.choose(jobs, follow_up, parents) == {parents[1].id}
+    assert follow_up_writes.choose(jobs, follow_up, parents) == {parents[1].id}
     assert jobs.collection.find_one({"_id": parents[0].id}) == before
-    assert follow_ups.chosen(jobs, None).keys() == {parents[1].id} | (
+    assert follow_up_writes.chosen(jobs, None).keys() == {parents[1].id} | (
         {parents[0].id} if isinstance(meanwhile.get("followUp"), ObjectId) else set()
     )
 
@@ -93,7 +93,7 @@ def test_release_takes_nothing_but_a_held_job(db: Database) -> None:
         stored(jobs, name="ship", status="pending", followUp=mark),
     ]
     before = list(jobs.collection.find({"_id": {"$ne": held.id}}))
-    follow_ups.release(jobs, {ObjectId(): (one.id, due) for one in (held, *others)})
+    follow_up_writes.release(jobs, {ObjectId(): (one.id, due) for one in (held, *others)})
     assert list(jobs.collection.find({"_id": {"$ne": held.id}})) == before
     released = jobs.collection.find_one({"_id": held.id}) or {}
     assert (released["nextRunAt"], "followUp" in released) == (due, False)
@@ -130,24 +130,24 @@ def test_job_that_has_not_ended_owes_nothing(db: Database) -> None:
         for status in ("pending", "processing", "completed", "failed", "cancelled")
     ]
     paid = stored(jobs, followUp=ObjectId())
-    found = follow_ups.owing_among(jobs, [one.id for one in (*marked, paid)])
+    found = follow_up_writes.owing_among(jobs, [one.id for one in (*marked, paid)])
     assert [one.status for one in found] == ["completed", "failed"]
-    assert [one.id for one in follow_ups.owing(jobs, {"pack"}, None)] == [marked[2].id, marked[3].id]
+    assert [one.id for one in follow_up_writes.owing(jobs, {"pack"}, None)] == [marked[2].id, marked[3].id]
 
 
 def test_each_look_goes_on_behind_what_the_one_before_has_found(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where nothing of it could be done. Otherwise a look would never end."""
-    monkeypatch.setattr(follow_ups, "MOST_AT_ONCE", 2)
+    monkeypatch.setattr(follow_up_writes, "MOST_AT_ONCE", 2)
     jobs = handle(db)
     owing = [stored(jobs, followUp=True).id for _ in range(5)]
-    assert read_in_turn(lambda after: [one.id for one in follow_ups.owing(jobs, {"pack"}, after)]) == owing
+    assert read_in_turn(lambda after: [one.id for one in follow_up_writes.owing(jobs, {"pack"}, after)]) == owing
     chosen = [stored(jobs, followUp=ObjectId()).id for _ in range(5)]
-    assert read_in_turn(lambda after: list(follow_ups.chosen(jobs, after))) == chosen
+    assert read_in_turn(lambda after: list(follow_up_writes.chosen(jobs, after))) == chosen
     doomed = [held(jobs, ObjectId()).id for _ in range(5)]
     found: list[ObjectId] = []
     looks, after = 0, None
     while looks == 0 or after is not None:
-        some, after = follow_ups.not_chosen(jobs, after)
+        some, after = follow_up_writes.not_chosen(jobs, after)
         found += some
         looks += 1
         assert looks < 9
@@ -170,7 +170,7 @@ def test_follow_up_whose_release_the_server_refuses_stays_owed(db: Database) -> 
         "collMod", jobs.collection.name, validator={"$nor": [{"data": "guarded", "nextRunAt": {"$lt": HELD_UNTIL}}]}
     )
     chosen = {parents[0].id: (refused.id, DUE), parents[1].id: (free.id, DUE)}
-    assert follow_ups.release(jobs, chosen) == {parents[1].id: (free.id, DUE)}
+    assert follow_up_writes.release(jobs, chosen) == {parents[1].id: (free.id, DUE)}
     assert as_stored(jobs, refused)["nextRunAt"] == HELD_UNTIL
 
 
@@ -180,7 +180,7 @@ def test_mark_of_a_later_end_is_not_removed(db: Database) -> None:
     follow_up = ObjectId()
     paid, owing_again, other = (stored(jobs, followUp=mark) for mark in (follow_up, True, ObjectId()))
     before = as_stored(jobs, owing_again), as_stored(jobs, other)
-    follow_ups.clear(jobs, {one.id: (follow_up, DUE) for one in (paid, owing_again, other)})
+    follow_up_writes.clear(jobs, {one.id: (follow_up, DUE) for one in (paid, owing_again, other)})
     assert "followUp" not in as_stored(jobs, paid)
     assert (as_stored(jobs, owing_again), as_stored(jobs, other)) == before
 
@@ -195,8 +195,8 @@ def test_held_job_that_an_operator_has_changed_is_not_deleted_and_no_longer_held
     ]
     doomed = held(jobs, parent)
     before = [as_stored(jobs, one) for one in changed]
-    follow_ups.delete_held(jobs, [one.id for one in (*changed, doomed)])
+    follow_up_writes.delete_held(jobs, [one.id for one in (*changed, doomed)])
     assert [{**as_stored(jobs, one), "followUp": {"attempt": 1, "due": DUE}} for one in changed] == before
     assert all("followUp" not in as_stored(jobs, one) for one in changed)
     assert jobs.collection.find_one({"_id": doomed.id}) is None
-    assert follow_ups.not_chosen(jobs, None) == ([], None)
+    assert follow_up_writes.not_chosen(jobs, None) == ([], None)

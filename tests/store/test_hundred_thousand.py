@@ -21,9 +21,10 @@ from trio_monque.errors import AggregationTimeoutError, MonqueConnectionError
 from trio_monque.jobs import JobSort
 from trio_monque.jobs.job_query import page_query
 from trio_monque.jobs.views import page_of
-from trio_monque.store import index_scans, indexes, queries, statistics
+from trio_monque.store.driver.types import Database
 from trio_monque.store.job_collection import JobCollection
-from trio_monque.store.types import Database
+from trio_monque.store.jobs import index_scans, indexes
+from trio_monque.store.reads import job_counts, queries
 
 pytestmark = pytest.mark.timeout(300)  # Of the first test, in which they are inserted.
 
@@ -176,7 +177,7 @@ def test_statistics_are_counted_from_indexes_and_say_where_they_stopped(
     many: Database, store: JobCollection, name: str | None
 ) -> None:
     most, averaged = 1_000, 500
-    stats, cost = examined(many, lambda: statistics.queue_stats(store, name, most, averaged))
+    stats, cost = examined(many, lambda: job_counts.queue_stats(store, name, most, averaged))
     truth = {
         status: many["monque_jobs"].count_documents({"status": status, **({} if name is None else {"name": name})})
         for status in ("pending", "processing", "completed", "failed", "cancelled")
@@ -192,7 +193,7 @@ def test_statistics_are_counted_from_indexes_and_say_where_they_stopped(
 
 def test_hundred_thousand_jobs_are_counted_exactly_and_each_from_one_key(many: Database, store: JobCollection) -> None:
     """How long that takes is for benchmarks/million.py."""
-    stats, cost = examined(many, lambda: statistics.queue_stats(store, None))
+    stats, cost = examined(many, lambda: job_counts.queue_stats(store, None))
     assert stats.total == NUMBER
     assert stats.capped == frozenset()
     assert cost.documents <= stats.averaged + 2, cost

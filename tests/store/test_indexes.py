@@ -13,10 +13,10 @@ from trio_monque import Monque, NewJob, Retention, SyncMonque, open_scheduler
 from trio_monque.errors import MonqueConnectionError
 from trio_monque.jobs.claimable import claimable
 from trio_monque.jobs.fences import stamp_fence
-from trio_monque.store import indexes, rescuing
 from trio_monque.store.codec import filter_of
+from trio_monque.store.driver.types import Collection, Database
 from trio_monque.store.job_collection import JobCollection
-from trio_monque.store.types import Collection, Database
+from trio_monque.store.jobs import indexes, rescuing
 
 
 @pytest.fixture

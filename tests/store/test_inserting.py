@@ -17,11 +17,11 @@ from tests.support.store import PAST, handle, insert
 from trio_monque.errors import InvalidOptionError, MonqueConnectionError
 from trio_monque.jobs.new_job import Draft, NewJob
 from trio_monque.jobs.stored_value_limits import check_payload
-from trio_monque.store import indexes, inserting
 from trio_monque.store.codec import document_of
-from trio_monque.store.inserting import Parcel
+from trio_monque.store.driver.types import Collection, Database, MongoClient
 from trio_monque.store.job_collection import JobCollection
-from trio_monque.store.types import Collection, Database, MongoClient
+from trio_monque.store.jobs import indexes, inserting
+from trio_monque.store.jobs.inserting import Parcel
 
 AWARE: CodecOptions[Any] = CodecOptions(tz_aware=True, tzinfo=UTC)
 

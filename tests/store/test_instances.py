@@ -16,9 +16,9 @@ from tests.support.interception import Recorder
 from tests.support.store import PAST, claim, handle, insert, stamp
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.jobs.instance import LIVE_FOR_BEATS, Instance, is_alive
-from trio_monque.store import instances
+from trio_monque.store.driver.types import Database
 from trio_monque.store.job_collection import JobCollection
-from trio_monque.store.types import Database
+from trio_monque.store.jobs import instances
 
 ENTRY = Instance(
     id="us",

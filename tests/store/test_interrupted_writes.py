@@ -17,9 +17,10 @@ from trio_monque.errors import MonqueConnectionError
 from trio_monque.jobs import transitions
 from trio_monque.jobs.bulk_changes import cancel_selected
 from trio_monque.jobs.job_selector import JobSelector
-from trio_monque.store import bulk_changes, documents, settling
+from trio_monque.store import documents
 from trio_monque.store.documents.settling_statements import Ending
-from trio_monque.store.types import Database
+from trio_monque.store.driver.types import Database
+from trio_monque.store.jobs import bulk_writes, settling
 
 LATER: Final = PAST + timedelta(minutes=1)
 
@@ -43,7 +44,7 @@ def settlement(db: Database) -> Callable[[], object]:
 def bulk_change(db: Database) -> Callable[[], object]:
     store = handle(db)
     change = cancel_selected(JobSelector(), (insert(store), insert(store)), LATER)
-    return lambda: bulk_changes.cancel(store, [change], "r").count == 2
+    return lambda: bulk_writes.cancel(store, [change], "r").count == 2
 
 
 def ends_of_documents(db: Database) -> Callable[[], object]:

@@ -13,10 +13,11 @@ from tests.support.node_peer import NodePeer
 from tests.support.store import PAST, claim, claim_due, handle, stamp
 from tests.support.thoroughly import one_in
 from trio_monque.jobs.fences import claim_id, shares_its_id, sign_of_life
-from trio_monque.store import claiming, leases, queries
+from trio_monque.store.driver.types import Collection, Database
 from trio_monque.store.job_collection import JobCollection
-from trio_monque.store.leases import Renewed
-from trio_monque.store.types import Collection, Database
+from trio_monque.store.jobs import claiming, leases
+from trio_monque.store.jobs.leases import Renewed
+from trio_monque.store.reads import queries
 
 BEAT = PAST + timedelta(seconds=30)
 

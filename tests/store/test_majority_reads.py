@@ -26,13 +26,14 @@ from trio_monque.errors import MonqueConnectionError
 from trio_monque.jobs import transitions
 from trio_monque.jobs.bulk_changes import cancel_selected
 from trio_monque.jobs.job_selector import JobSelector
-from trio_monque.store import bulk_changes, claiming, documents, inserting, job_changes, leases, settling
+from trio_monque.store import documents
 from trio_monque.store.codec import document_of
 from trio_monque.store.documents.locked_collection import LockedCollection
 from trio_monque.store.documents.rescuing import Takeaway
 from trio_monque.store.documents.settling_statements import Ending
+from trio_monque.store.driver.types import Database
 from trio_monque.store.job_collection import JobCollection
-from trio_monque.store.types import Database
+from trio_monque.store.jobs import bulk_writes, claiming, inserting, job_changes, leases, settling
 
 LATER: Final = PAST + timedelta(minutes=1)
 
@@ -46,64 +47,70 @@ AFTER_A_WRITE: Final = "majority, in a session"
 # What is reported, counted as an end, or never looked at again must be what a majority has. If it is about a write of
 # the same call, it must also come after that write.
 DECIDES: Final[Mapping[str, Sequence[str]]] = {
-    "bulk_changes._gone": [AFTER_A_WRITE],
-    "bulk_changes._receipts": [AFTER_A_WRITE],
-    "change_stream.open_watch": [MAJORITY],
-    "claiming.read_back": [AFTER_A_WRITE],
-    "claiming.resolve": [AFTER_A_WRITE],
+    "jobs.bulk_writes._gone": [AFTER_A_WRITE],
+    "jobs.bulk_writes._receipts": [AFTER_A_WRITE],
+    "jobs.change_stream.open_watch": [MAJORITY],
+    "jobs.claiming.read_back": [AFTER_A_WRITE],
+    "jobs.claiming.resolve": [AFTER_A_WRITE],
     "documents.claiming.read_back": [AFTER_A_WRITE, AFTER_A_WRITE],
     "documents.locked_collection.locks_by_majority": [AFTER_A_WRITE],
-    "doubled_fields._report_doubled": [MAJORITY],
-    "ended_jobs._time_of_primary": ["linearizable, in a session"],  # It proves what a write proves.
-    "ended_jobs.gone_among": [AFTER_A_WRITE],  # After that proof.
-    "ended_jobs.look_at": [AFTER_A_WRITE],  # After the opening of the stream.
-    "ended_jobs.open_end_stream": [MAJORITY, AFTER_A_WRITE],
-    "follow_ups.choose": [AFTER_A_WRITE],
-    "follow_ups.chosen": [AFTER_A_WRITE, AFTER_A_WRITE],  # Each second read must not be older than the first.
-    "follow_ups.not_chosen": [AFTER_A_WRITE, AFTER_A_WRITE],
-    "follow_ups.owing": [MAJORITY],
-    "follow_ups.owing_among": [MAJORITY],
-    "inserting._of_keys": [MAJORITY],
-    "inserting.sent_before": [MAJORITY],
-    "inserting.stored": [MAJORITY],
-    "inserting.stored_job": [MAJORITY],
-    "job_changes.apply_again": [AFTER_A_WRITE],
-    "job_transactions.find_out": [AFTER_A_WRITE],
-    "job_transactions.read_fate": [MAJORITY],
-    "leases._held_under": [AFTER_A_WRITE],
-    "refused_claims._fail": [AFTER_A_WRITE],
-    "replacing._holder": [MAJORITY],
-    "settling._read_fates": [AFTER_A_WRITE],
-    "unstarted_jobs.end": [AFTER_A_WRITE],
+    "broken.doubled_fields._report_doubled": [MAJORITY],
+    "jobs.ended_jobs._time_of_primary": ["linearizable, in a session"],  # It proves what a write proves.
+    "jobs.ended_jobs.gone_among": [AFTER_A_WRITE],  # After that proof.
+    "jobs.ended_jobs.look_at": [AFTER_A_WRITE],  # After the opening of the stream.
+    "jobs.ended_jobs.open_end_stream": [MAJORITY, AFTER_A_WRITE],
+    "jobs.follow_up_writes.choose": [AFTER_A_WRITE],
+    "jobs.follow_up_writes.chosen": [
+        AFTER_A_WRITE,
+        AFTER_A_WRITE,
+    ],  # The second must not be older.
+    "jobs.follow_up_writes.not_chosen": [AFTER_A_WRITE, AFTER_A_WRITE],
+    "jobs.follow_up_writes.owing": [MAJORITY],
+    "jobs.follow_up_writes.owing_among": [MAJORITY],
+    "jobs.inserting._of_keys": [MAJORITY],
+    "jobs.inserting.sent_before": [MAJORITY],
+    "jobs.inserting.stored": [MAJORITY],
+    "jobs.inserting.stored_job": [MAJORITY],
+    "jobs.job_changes.apply_again": [AFTER_A_WRITE],
+    "jobs.transactions.find_out": [AFTER_A_WRITE],
+    "jobs.transactions.read_fate": [MAJORITY],
+    "jobs.leases._held_under": [AFTER_A_WRITE],
+    "jobs.refused_claims._fail": [AFTER_A_WRITE],
+    "jobs.replacing._holder": [MAJORITY],
+    "jobs.settling._read_fates": [AFTER_A_WRITE],
+    "jobs.unstarted_writes.end": [AFTER_A_WRITE],
 }
 
 # A guarded write follows, or a write by the ids that were found. If the read was wrong, it matches nothing.
 A_WRITE_ASKS_AGAIN: Final = {
-    "bulk_changes.last_id", "bulk_changes.read", "bulk_changes.window_end", "claiming._release_each",
-    "documents.claiming.update_each_if_refused", "documents.due._look", "documents.due._look_for_unreadable",
-    "documents.rescuing.observe_in", "doubled_fields.current_schedule", "due._look", "due_behind_skipped._keys",
-    "due_behind_skipped._read", "instances.claims_of", "instances.locked_until", "instances.read", "instances.read_all",
-    "repairing.try_out", "rescuing._as_compared", "rescuing.look", "rescuing.read", "rescuing.read_whole",
-    "retention.beyond_the_last", "retention.choose", "retention.names", "run_again._look", "unstarted_jobs.look",
+    "jobs.bulk_writes.last_id", "jobs.bulk_writes.read", "jobs.bulk_writes.window_end",
+    "jobs.claiming._release_each", "documents.claiming.update_each_if_refused", "documents.due._look",
+    "documents.due._look_for_unreadable", "documents.rescuing.observe_in", "broken.doubled_fields.current_schedule",
+    "jobs.due._look", "jobs.due_behind_skipped._keys", "jobs.due_behind_skipped._read", "jobs.instances.claims_of",
+    "jobs.instances.locked_until", "jobs.instances.read", "jobs.instances.read_all", "broken.repairing.try_out",
+    "jobs.rescuing._as_compared", "jobs.rescuing.look", "jobs.rescuing.read", "jobs.rescuing.read_whole",
+    "jobs.retention.beyond_the_last", "jobs.retention.choose", "jobs.retention.names", "jobs.starting_again._look",
+    "jobs.unstarted_writes.look",
 }  # fmt: skip
 
 # When to look again, or what to leave out for a minute: another look corrects it.
 ANOTHER_LOOK_FOLLOWS: Final = {
-    "broken_documents._look_at_broken", "broken_documents._look_at_left_over", "broken_documents._problem_of_all",
-    "documents.due._is_any_named", "documents.due.next_due", "documents.due.still_matching", "due.next_due",
-    "instances.paused",
+    "broken.broken_documents._look_at_broken", "broken.broken_documents._look_at_left_over",
+    "broken.broken_documents._problem_of_all", "documents.due._is_any_named", "documents.due.next_due",
+    "documents.due.still_matching", "jobs.due.next_due", "jobs.instances.paused",
 }  # fmt: skip
 
 # For people. A page or a number may show what an election undoes a moment later.
 IS_SHOWN: Final = {
-    "broken_documents.next_batch", "diagnosis.claims.jobs_held_by", "diagnosis.claims.numbers_held",
-    "diagnosis.follow_ups.owed", "diagnosis.jobs._first", "documents.counting._holders",
-    "documents.counting._unreadable", "documents.counting.count_dead_letters", "documents.counting.number",
-    "documents.dead_letters.listed", "documents.indexes.is_large", "member_admin.stored_configuration",
-    "queries._documents", "queries.count_due_before", "queries.get_job", "queries.get_job_by_key",
-    "queries.names", "queries.names_at_rest", "queries.raw_documents",
-    "queue_depths.queue_depths", "selection_counts._number", "statistics.are_few", "statistics.queue_stats",
-    "statistics.queue_stats_by_name",
+    "broken.broken_documents.next_batch", "reads.diagnosis.held_jobs.jobs_held_by",
+    "reads.diagnosis.held_jobs.numbers_held", "reads.diagnosis.owed_follow_ups.owed",
+    "reads.diagnosis.jobs._first", "documents.counting._holders", "documents.counting._unreadable",
+    "documents.counting.count_dead_letters", "documents.counting.number", "documents.dead_letters.listed",
+    "documents.indexes.is_large", "driver.member_admin.stored_configuration", "reads.queries._documents",
+    "reads.queries.count_due_before", "reads.queries.get_job", "reads.queries.get_job_by_key",
+    "reads.queries.names", "reads.queries.names_at_rest", "reads.queries.raw_documents",
+    "reads.queue_depths.queue_depths", "reads.selection_counts._number", "reads.job_counts.are_few",
+    "reads.job_counts.queue_stats", "reads.job_counts.queue_stats_by_name",
 }  # fmt: skip
 
 
@@ -180,29 +187,29 @@ def change_without_an_answer(store: JobCollection) -> Act:
 
 def bulk_change_without_an_answer(store: JobCollection) -> Act:
     change = cancel_selected(JobSelector(), (insert(store), insert(store)), LATER)
-    return lambda: bulk_changes.find_out(store, [change], "r")
+    return lambda: bulk_writes.find_out(store, [change], "r")
 
 
 def bulk_change_that_is_refused(store: JobCollection) -> Act:
     jobs = insert(store), insert(store)
     store.collection.database.command("collMod", store.collection.name, validator={"status": "pending"})
     change = cancel_selected(JobSelector(), jobs, LATER)
-    return lambda: bulk_changes.cancel(store, [change], "r")
+    return lambda: bulk_writes.cancel(store, [change], "r")
 
 
 def bulk_change_that_did_not_match_all(store: JobCollection) -> Act:
     change = cancel_selected(JobSelector(), (insert(store),), LATER)
-    return lambda: bulk_changes.signed(store, [change], "r")
+    return lambda: bulk_writes.signed(store, [change], "r")
 
 
 def bulk_deletion_without_an_answer(store: JobCollection) -> Act:
     jobs = [insert(store)]
-    return lambda: bulk_changes.find_out_deleted(store, jobs, {})
+    return lambda: bulk_writes.find_out_deleted(store, jobs, {})
 
 
 def bulk_deletion_that_did_not_match_all(store: JobCollection) -> Act:
     jobs = [insert(store)]
-    return lambda: bulk_changes.gone(store, jobs)
+    return lambda: bulk_writes.gone(store, jobs)
 
 
 # --- Documents ---

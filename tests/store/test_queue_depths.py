@@ -12,9 +12,10 @@ from tests.support.examined import examined
 from tests.support.store import PAST, claim_due, handle, insert, stamp
 from trio_monque.jobs import QueueDepth
 from trio_monque.jobs.job import JobStatus
-from trio_monque.store import indexes, queue_depths
+from trio_monque.store.driver.types import Collection, Database
 from trio_monque.store.job_collection import JobCollection
-from trio_monque.store.types import Collection, Database
+from trio_monque.store.jobs import indexes
+from trio_monque.store.reads import queue_depths
 
 NOW = PAST + timedelta(hours=1)
 

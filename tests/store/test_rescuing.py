@@ -27,9 +27,10 @@ from trio_monque.jobs import transitions
 from trio_monque.jobs.fences import claim_id
 from trio_monque.jobs.job import Job
 from trio_monque.options_and_defaults import scheduler_config
-from trio_monque.store import indexes, job_changes, leases, queries, rescuing, settling
+from trio_monque.store.driver.types import Collection, Database
 from trio_monque.store.job_collection import JobCollection
-from trio_monque.store.types import Collection, Database
+from trio_monque.store.jobs import indexes, job_changes, leases, rescuing, settling
+from trio_monque.store.reads import queries
 
 LATER = PAST + timedelta(hours=1)
 

@@ -16,10 +16,10 @@ from tests.support.internals import context_of
 from tests.support.store import PAST, handle
 from trio_monque import Monque, Retention, open_scheduler
 from trio_monque.jobs.job import JobStatus
-from trio_monque.store import indexes, instances, retention
+from trio_monque.store.driver.types import Collection, Database
 from trio_monque.store.job_collection import JobCollection
-from trio_monque.store.retention import Expired
-from trio_monque.store.types import Collection, Database
+from trio_monque.store.jobs import indexes, instances, retention
+from trio_monque.store.jobs.retention import Expired
 
 COMPLETED = JobStatus.COMPLETED
 BY_AGE, BY_COUNT = Retention(completed=3600.0), Retention(keep_last=10)

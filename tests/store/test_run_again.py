@@ -17,11 +17,12 @@ from trio_monque.jobs.conditional_write import Transition, applied
 from trio_monque.jobs.error_history import Failure
 from trio_monque.jobs.fences import claim_id
 from trio_monque.jobs.job import Job
-from trio_monque.store import queries, run_again, settling
 from trio_monque.store.codec import filter_of
+from trio_monque.store.driver.types import Collection, Database
 from trio_monque.store.job_collection import JobCollection
-from trio_monque.store.settling import Fate, statements_for
-from trio_monque.store.types import Collection, Database
+from trio_monque.store.jobs import settling, starting_again
+from trio_monque.store.jobs.settling import Fate, statements_for
+from trio_monque.store.reads import queries
 
 LATER = PAST + timedelta(hours=1)
 WHY = Failure("why")
@@ -186,8 +187,8 @@ def test_job_that_node_ended_is_pending_once_more(
     monque: Monque, store: JobCollection, jobs: Collection, node: NodePeer, status: str
 ) -> None:
     job_id = ended_by_node(monque, node, jobs, status)
-    run_again.start_again(store, LATER)
-    run_again.start_again(store, LATER)
+    starting_again.start_again(store, LATER)
+    starting_again.start_again(store, LATER)
     (job,) = claim_due(store, {"greet": 1})
     assert (job.id, job.data, job.again, job.internals.rev) == (job_id, {"new": True}, None, 1)
 
@@ -198,7 +199,7 @@ def test_it_is_dropped_if_a_newer_job_has_the_key(
     job_id = ended_by_node(monque, node, jobs, "completed")
     newer = monque.sync.enqueue("greet", "newest", **REPLACE)
     assert newer.id != job_id
-    run_again.start_again(store, LATER)
+    starting_again.start_again(store, LATER)
     left = queries.get_job(store, job_id)
     assert left is not None
     assert (left.status, left.again) == ("completed", None)
@@ -210,7 +211,7 @@ def test_job_that_node_cancelled_or_a_schedule_is_not_started(
     ended_by_node(monque, node, jobs, "cancelled")
     jobs.insert_one({**(jobs.find_one() or {}), "_id": ObjectId(), "status": "failed", "repeatInterval": "0 * * * *"})
     before = list(jobs.find())
-    run_again.start_again(store, LATER)
+    starting_again.start_again(store, LATER)
     assert list(jobs.find()) == before
 
 
@@ -223,7 +224,7 @@ def test_job_that_the_server_refuses_to_change_keeps_no_other_from_its_run(
     refuse_pending = {"$nor": [{"_id": refused, "status": "pending"}]}
     jobs.database.command("collMod", jobs.name, validator=refuse_pending)
     for _ in range(2):
-        run_again.start_again(store, LATER)
+        starting_again.start_again(store, LATER)
     assert [job.unique_key for job in claim_due(store, {"greet": 5})] == ["k"]
     assert caplog.text.count("refuses to let job greet") == 1
 
@@ -242,11 +243,11 @@ def test_index_has_only_jobs_that_were_ended_so(
     assert entries() == 0
     node.complete(job.id)
     assert entries() == 1
-    run_again.start_again(store, LATER)
+    starting_again.start_again(store, LATER)
     assert entries() == 0
 
 
 def test_without_the_index_nothing_is_read(store: JobCollection, jobs: Collection) -> None:
     jobs.insert_one({"name": "a", "status": "completed", "again": ObjectId()})
-    run_again.start_again(store, LATER)
+    starting_again.start_again(store, LATER)
     assert jobs.count_documents({"again": {"$exists": True}}) == 1

@@ -9,8 +9,9 @@ from tests.support.bulk_calls import DAY, put
 from tests.support.store import handle
 from trio_monque.jobs.job import JobStatus
 from trio_monque.jobs.job_selector import JobSelector
-from trio_monque.store import indexes, selection_counts
-from trio_monque.store.types import Collection, Database
+from trio_monque.store.driver.types import Collection, Database
+from trio_monque.store.jobs import indexes
+from trio_monque.store.reads import selection_counts
 
 
 def test_count_beyond_a_bound_is_a_lower_bound(db: Database, jobs: Collection) -> None:

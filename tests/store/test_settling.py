@@ -22,10 +22,11 @@ from trio_monque.jobs.error_history import Failure
 from trio_monque.jobs.fences import claim_id
 from trio_monque.jobs.job import Job, JobStatus
 from trio_monque.jobs.job_parts import Schedule
-from trio_monque.store import job_changes, queries, settling
+from trio_monque.store.driver.types import Collection, Database
 from trio_monque.store.job_collection import JobCollection
-from trio_monque.store.settling import Fate, grouped
-from trio_monque.store.types import Collection, Database
+from trio_monque.store.jobs import job_changes, settling
+from trio_monque.store.jobs.settling import Fate, grouped
+from trio_monque.store.reads import queries
 
 LATER = PAST + timedelta(minutes=1)
 

@@ -29,10 +29,10 @@ from trio_monque.jobs.conditional_write import Transition
 from trio_monque.jobs.fences import claim_id
 from trio_monque.jobs.job import Job, JobStatus
 from trio_monque.jobs.job_parts import Schedule
-from trio_monque.store import settling, settling_statements
+from trio_monque.store.driver.types import Collection, Database
 from trio_monque.store.job_collection import JobCollection
-from trio_monque.store.settling import Fate, Statement, grouped
-from trio_monque.store.types import Collection, Database
+from trio_monque.store.jobs import settling, settling_statements
+from trio_monque.store.jobs.settling import Fate, Statement, grouped
 
 LATER: Final = PAST + timedelta(minutes=1)
 

@@ -23,13 +23,14 @@ from trio_monque.errors import MonqueConnectionError, MonqueError, TransactionTi
 from trio_monque.jobs import transitions
 from trio_monque.jobs.fences import fence
 from trio_monque.jobs.job import Job, JobStatus
-from trio_monque.store import job_changes, leases, queries
 from trio_monque.store.codec import filter_of
+from trio_monque.store.driver.transaction_attempts import LONGEST_PAUSE, MOST_QUESTIONS, end_on_server, run_transaction
+from trio_monque.store.driver.transaction_terms import CommitOutcome, FoundCommit
+from trio_monque.store.driver.types import ClientSession, Collection, Database
 from trio_monque.store.job_collection import JobCollection
-from trio_monque.store.settling import Fate
-from trio_monque.store.transaction_terms import CommitOutcome, FoundCommit
-from trio_monque.store.transactions import LONGEST_PAUSE, MOST_QUESTIONS, end_on_server, run_transaction
-from trio_monque.store.types import ClientSession, Collection, Database
+from trio_monque.store.jobs import job_changes, leases
+from trio_monque.store.jobs.settling import Fate
+from trio_monque.store.reads import queries
 
 LATER = PAST + timedelta(minutes=1)
 RECEIPT = "tx:a"

@@ -12,10 +12,11 @@ from trio_monque import Monque, NewJob
 from trio_monque.jobs import transitions
 from trio_monque.jobs.error_history import Failure
 from trio_monque.jobs.job import JobStatus
-from trio_monque.store import claiming, due, queries, unstarted_jobs
 from trio_monque.store.codec import update_of
+from trio_monque.store.driver.types import Collection, Database
 from trio_monque.store.job_collection import JobCollection
-from trio_monque.store.types import Collection, Database
+from trio_monque.store.jobs import claiming, due, unstarted_writes
+from trio_monque.store.reads import queries
 
 SOON = PAST + timedelta(milliseconds=1)
 
@@ -38,10 +39,10 @@ def test_job_that_is_claimed_is_not_ended_and_one_that_is_ended_is_not_claimed(s
     seen = due.look(store, {"greet": 5}, PAST)
     claimed = claiming.take(store, [job for job in seen if job.id == first.id], PAST, stamp())
     assert len(claimed.jobs) == 1
-    (ended,) = unstarted_jobs.end(store, seen, SOON, "receipt")
+    (ended,) = unstarted_writes.end(store, seen, SOON, "receipt")
     assert (ended.id, ended.status) == (second.id, JobStatus.CANCELLED)
     assert ended.fail_reason == "start_by: not started by 2026-01-01T00:00:00.001+00:00"
-    assert unstarted_jobs.end(store, seen, SOON, "another") == []
+    assert unstarted_writes.end(store, seen, SOON, "another") == []
     assert claiming.take(store, [job for job in seen if job.id == second.id], PAST, stamp()).jobs == []
 
 
@@ -53,20 +54,20 @@ def test_job_that_was_cancelled_or_changed_since_it_was_read_is_left_as_it_is(
     jobs.update_one({"_id": seen[1].id}, {"$inc": {"rev": 1}})
     jobs.update_one({"_id": seen[2].id}, {"$unset": {"startBy": ""}})
     before = list(jobs.find())
-    assert unstarted_jobs.end(store, seen, SOON, "receipt") == []
+    assert unstarted_writes.end(store, seen, SOON, "receipt") == []
     assert list(jobs.find()) == before
 
 
 def test_end_that_is_sent_again_returns_the_same_jobs(store: JobCollection) -> None:
     seen = [insert(store, start_by=SOON) for _ in range(2)]
-    first = unstarted_jobs.end(store, seen, SOON, "receipt")
-    assert unstarted_jobs.end(store, seen, SOON, "receipt") == first
+    first = unstarted_writes.end(store, seen, SOON, "receipt")
+    assert unstarted_writes.end(store, seen, SOON, "receipt") == first
     assert len(first) == 2
 
 
 def test_ended_job_frees_its_unique_key(store: JobCollection) -> None:
     job = insert(store, unique_key="k", start_by=SOON)
-    assert len(unstarted_jobs.end(store, [job], SOON, "receipt")) == 1
+    assert len(unstarted_writes.end(store, [job], SOON, "receipt")) == 1
     again = insert(store, unique_key="k")
     assert again.id != job.id
 
@@ -77,7 +78,7 @@ def test_broken_moment_harms_no_other_job(store: JobCollection, jobs: Collection
     jobs.update_one({"_id": broken.id}, {"$set": {"startBy": "soon"}})
     seen = due.look(store, {"greet": 5}, SOON)
     assert [job.id for job in seen] == [neighbour.id]
-    assert [job.id for job in unstarted_jobs.end(store, seen, SOON, "receipt")] == [neighbour.id]
+    assert [job.id for job in unstarted_writes.end(store, seen, SOON, "receipt")] == [neighbour.id]
 
 
 @pytest.mark.parametrize("end", ["retry", "snooze", "rescue", "release"])
@@ -116,7 +117,7 @@ def test_index_is_made_by_the_first_job_with_a_moment_and_not_inside_a_transacti
     with db.client.start_session() as session, session.start_transaction():
         monque.sync.enqueue("greet", session=session, start_by=SOON)
     assert not has_index()
-    assert unstarted_jobs.look(handle(db)) == []
+    assert unstarted_writes.look(handle(db)) == []
     monque.sync.enqueue_many([NewJob("greet", start_by=SOON)])
     assert has_index()
-    assert len(unstarted_jobs.look(handle(db))) == 2
+    assert len(unstarted_writes.look(handle(db))) == 2

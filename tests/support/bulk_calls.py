@@ -11,7 +11,7 @@ from bson import ObjectId
 
 from trio_monque import Monque
 from trio_monque.events import Event, JobsCancelled, JobsDeleted, JobsRetried
-from trio_monque.store.types import Collection
+from trio_monque.store.driver.types import Collection
 
 DAY = datetime(2026, 1, 1, tzinfo=UTC)
 

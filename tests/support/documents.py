@@ -13,7 +13,7 @@ from tests.support.internals import interferences_of_claims, parts_of
 from trio_monque import Claim, open_claims
 from trio_monque.claims.claims import RunningClaims
 from trio_monque.events import DocumentClaimLost, DocumentDeadLettered, DocumentFailed, DocumentsRescued
-from trio_monque.store.types import Collection, ConnectionFailure
+from trio_monque.store.driver.types import Collection, ConnectionFailure
 from trio_monque.testing import now
 
 OPEN: Final = {"state": "new"}

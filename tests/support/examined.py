@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from trio_monque.store.types import Database
+from trio_monque.store.driver.types import Database
 
 T = TypeVar("T")
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 import bson
 from bson import ObjectId
 
-from trio_monque.store.types import Collection
+from trio_monque.store.driver.types import Collection
 
 LARGEST: Final = 16 * 1024 * 1024
 DUE: Final = datetime(2020, 1, 1, tzinfo=UTC)

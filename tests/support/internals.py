@@ -27,7 +27,7 @@ from trio_monque.events import Event
 from trio_monque.host.host import Host
 from trio_monque.scheduler.job_stream import JobStream
 from trio_monque.scheduler.scheduler_client import SchedulerClient
-from trio_monque.store.database_threads import DatabaseThreads
+from trio_monque.store.driver.database_threads import DatabaseThreads
 
 
 def context_of(client: Monque) -> ClientContext:

@@ -14,7 +14,7 @@ from trio_monque.jobs.conditional_write import applied
 from trio_monque.jobs.fences import ClaimStamp
 from trio_monque.jobs.job import Job, value_at
 from trio_monque.jobs.job_parts import IN_PARTS, PARTS
-from trio_monque.store.job_json import NAMES
+from trio_monque.store.jobs.job_json import NAMES
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 

@@ -15,7 +15,7 @@ from trio_monque.document_lock import Fence, LockStamp
 from trio_monque.store import documents
 from trio_monque.store.documents.claiming import TakenDocument
 from trio_monque.store.documents.locked_collection import LockedCollection
-from trio_monque.store.types import Collection, Database
+from trio_monque.store.driver.types import Collection, Database
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 SECOND = timedelta(seconds=1)

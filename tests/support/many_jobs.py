@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from bson import ObjectId
 
-from trio_monque.store.types import Collection
+from trio_monque.store.driver.types import Collection
 
 BEGIN: Final = datetime(2026, 1, 1, tzinfo=UTC)
 

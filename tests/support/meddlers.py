@@ -15,9 +15,10 @@ from trio_monque.jobs import transitions
 from trio_monque.jobs.conditional_write import Transition
 from trio_monque.jobs.error_history import Failure
 from trio_monque.jobs.job import Job
-from trio_monque.store import claiming, job_changes, queries, settling
-from trio_monque.store.settling import Fate
-from trio_monque.store.types import Collection, Database
+from trio_monque.store.driver.types import Collection, Database
+from trio_monque.store.jobs import claiming, job_changes, settling
+from trio_monque.store.jobs.settling import Fate
+from trio_monque.store.reads import queries
 
 MUCH_LATER = timedelta(hours=1)
 

@@ -11,7 +11,7 @@ from typing import Any
 import trio
 
 from trio_monque.engine.demand import ClaimState, ClaimTraits, Demand, Due, Granted, KnownItem
-from trio_monque.engine.limits import EngineLimits
+from trio_monque.engine.engine_limits import EngineLimits
 from trio_monque.engine.nursery import Engine
 from trio_monque.engine.run import Run
 from trio_monque.engine.run_end import NotBegun, RunEnd

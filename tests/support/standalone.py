@@ -16,7 +16,7 @@ from trio_monque.embedded import launcher, replica_set
 from trio_monque.embedded.binary import find_binary
 from trio_monque.embedded.process import ServerCommand, SupervisedServers
 from trio_monque.errors import MonqueConnectionError
-from trio_monque.store.member_admin import ping
+from trio_monque.store.driver.member_admin import ping
 
 COLLECTIONS = ["monque_jobs", "monque_jobs.instances"]
 JOBS_ONLY = ["find", "insert", "update", "remove", "createCollection", "createIndex"]

@@ -14,9 +14,9 @@ from trio_monque.jobs.fences import ClaimStamp
 from trio_monque.jobs.job import Job
 from trio_monque.jobs.new_job import Draft, NewJob, check_new
 from trio_monque.jobs.stored_value_limits import check_payload
-from trio_monque.store import claiming, due, inserting
+from trio_monque.store.driver.types import Database
 from trio_monque.store.job_collection import JobCollection
-from trio_monque.store.types import Database
+from trio_monque.store.jobs import claiming, due, inserting
 
 PAST = datetime(2026, 1, 1, tzinfo=UTC)
 

@@ -17,7 +17,7 @@ from trio_monque.events import (
     Event,
     SchedulerErrorOccurred,
 )
-from trio_monque.store.types import Database
+from trio_monque.store.driver.types import Database
 
 RARELY = 3600.0
 """Seconds between polls: a test that needs one never ends, and fails by its time limit."""

@@ -13,11 +13,11 @@ from pymongo import errors as driver
 from trio_monque import Monque, RunningJob
 from trio_monque.jobs.conditional_write import Transition
 from trio_monque.jobs.job import Job
-from trio_monque.store import job_transactions
+from trio_monque.store.driver.transaction_terms import FoundCommit
+from trio_monque.store.driver.types import ClientSession, Collection
 from trio_monque.store.job_collection import JobCollection
-from trio_monque.store.settling import Fate
-from trio_monque.store.transaction_terms import FoundCommit
-from trio_monque.store.types import ClientSession, Collection
+from trio_monque.store.jobs import transactions as job_transactions
+from trio_monque.store.jobs.settling import Fate
 
 
 def deposit(accounts: Collection, session: ClientSession) -> int:

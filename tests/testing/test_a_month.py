@@ -15,7 +15,7 @@ from tests.support.interception import Recorder
 from trio_monque import RunningJob, Workers
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.events import Event, JobFailed, JobStarted
-from trio_monque.store.types import Database
+from trio_monque.store.driver.types import Database
 from trio_monque.testing import SchedulerOpener, drain, now, run_virtual
 
 # Summer time began in Berlin on 29 March 2026, at 1:00 UTC.

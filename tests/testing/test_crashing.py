@@ -11,7 +11,7 @@ from trio.testing import MockClock
 
 from trio_monque import RunningJob, Workers
 from trio_monque.errors import MonqueConnectionError
-from trio_monque.store.types import Collection
+from trio_monque.store.driver.types import Collection
 from trio_monque.testing import SchedulerOpener, crash, drain
 
 

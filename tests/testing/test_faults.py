@@ -12,7 +12,7 @@ from trio.testing import MockClock
 from trio_monque import Monque, NewJob, RunningJob, Workers
 from trio_monque.errors import InvalidOptionError, MonqueConnectionError
 from trio_monque.events import SchedulerErrorOccurred
-from trio_monque.store.types import Collection, Database
+from trio_monque.store.driver.types import Collection, Database
 from trio_monque.testing import SchedulerOpener, assert_enqueued, drain, fail_next
 
 GONE = driver.AutoReconnect("gone")

@@ -16,7 +16,7 @@ from trio.testing import MockClock
 
 from trio_monque import MonqueError, RunningJob, Workers
 from trio_monque.events import Event
-from trio_monque.store.types import Database
+from trio_monque.store.driver.types import Database
 from trio_monque.testing import SchedulerOpener, drain, now, run_virtual
 from trio_monque.testing.virtual_run import FIRST_MOMENT
 

@@ -19,16 +19,8 @@ from trio_monque.autojump import clock_hold
 from trio_monque.clock import ServerClock
 from trio_monque.errors import InvalidOptionError
 from trio_monque.events import HeartbeatFailed, JobStarted, SchedulerErrorOccurred
-from trio_monque.store.types import Collection, Database
-from trio_monque.testing import (
-    SchedulerOpener,
-    advance,
-    drain,
-    fail_next,
-    now,
-    quiesce,
-    start_virtual_time,
-)
+from trio_monque.store.driver.types import Collection, Database
+from trio_monque.testing import SchedulerOpener, advance, drain, fail_next, now, quiesce, start_virtual_time
 
 START = datetime(2026, 3, 1, 12, tzinfo=UTC)
 

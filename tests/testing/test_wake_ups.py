@@ -19,7 +19,7 @@ from tests.support.run_log import Log
 from trio_monque import Monque, NewJob, RunningJob, Workers
 from trio_monque.errors import MonqueConnectionError
 from trio_monque.events import JobRetried
-from trio_monque.store.types import Collection, Database, MongoClient
+from trio_monque.store.driver.types import Collection, Database, MongoClient
 from trio_monque.testing import SchedulerOpener, advance, drain, fail_next, now, quiesce, stalled_time
 
 GONE = AutoReconnect("gone")

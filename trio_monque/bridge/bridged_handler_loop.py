@@ -28,7 +28,7 @@ from ..error_types import MonqueError
 from ..events import Event
 from ..grace import carry_grace, using_grace
 from ..loops import TrioLoop
-from ..store.database_threads import Channel
+from ..store.driver.database_threads import Channel
 from ..unfinished_work import unfinished_work
 from .handler_loop import CleanupScope
 from .mirrored_scope import mirrored_scope

@@ -20,14 +20,14 @@ from ..jobs.error_history import ErrorText
 from ..jobs.retry_policy import RetryPolicy
 from ..safe_text import shown
 from ..store import documents
-from ..store.connection import check_collection, check_pool
-from ..store.database_threads import CONNECTIONS_NEEDED, DatabaseThreads
 from ..store.documents.locked_collection import LockedCollection
+from ..store.driver.connection import check_collection, check_pool
+from ..store.driver.database_threads import CONNECTIONS_NEEDED, DatabaseThreads
+from .claim_options import ClaimConfig, check_filter, checked_sort
 from .context import ClaimsContext
 from .events_and_report import ClaimsReport, ClaimsReporter
 from .finisher import Finisher
 from .locked_document import HeldDocument
-from .options_and_defaults import ClaimConfig, check_filter, checked_sort
 from .runs import Work
 from .sources import DocumentSources, document_sources
 

@@ -21,7 +21,7 @@ from ..error_types import ClaimLostError, InvalidUpdateError, MonqueConnectionEr
 from ..foreign_errors import is_a, safe_error, without
 from ..safe_text import shown
 from ..store.documents.settling_statements import EncodedUpdate
-from ..store.types import ClientSession
+from ..store.driver.types import ClientSession
 from .claim_work import ClaimWork
 from .early_ends import EarlyEnds, Update
 from .locked_document import HeldDocument

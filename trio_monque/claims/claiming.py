@@ -1,6 +1,6 @@
 """Claims documents that match the filter and are free, as fast as the rate limit allows.
 
-The guarded write is in `store/documents/claiming.py`; `host/claiming.py` handles answers that are lost.
+The guarded write is in `store/documents/claiming.py`; `host/claim_answers.py` handles answers that are lost.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from ..engine.demand import Demand, Due, FoundItems, Granted
 from ..engine.lease import Beats
 from ..engine.source import Control
 from ..error_types import FilterStillMatchesError
-from ..host.claiming import Claiming, Taken
+from ..host.claim_answers import Claiming, Taken
 from ..host.one_group import GROUP, NamesNoItems
 from ..options_and_defaults import LEASE_IN_BEATS
 from ..store import documents
-from ..store.database_threads import Channel
 from ..store.documents.claiming import TakenDocument
-from ..store.types import ObjectId
+from ..store.driver.database_threads import Channel
+from ..store.driver.types import ObjectId
 from .context import ClaimsContext
 from .locked_document import Cycle, HeldDocument
 from .rate_limit import RateLimit

@@ -21,14 +21,14 @@ from ..error_types import ClaimLostError, InvalidOptionError, MonqueError
 from ..host.health import Health, health_of
 from ..host.host import Body
 from ..log import exc_info_of, logger_of
-from ..store.types import TypedCollection
+from ..store.driver.types import TypedCollection
 from ..unfinished_work import unfinished_work
 from .assembly import ClaimsParts, Listeners, assembled
 from .claim import Claim
+from .claim_options import ClaimConfig, ClaimOptions, claim_config
 from .claim_work import ClaimWork
 from .delivery import ClaimQueue, HandlerSlots
 from .events_and_report import ClaimsReport, log_extra
-from .options_and_defaults import ClaimConfig, ClaimOptions, claim_config
 from .statistics import ClaimsStatistics, statistics_of
 
 logger = logger_of("claims")

@@ -8,9 +8,9 @@ from ..bridge.handler_loop import HandlerLoop
 from ..client.server_time import ServerTime
 from ..host.limits import leased_timeout
 from ..jobs.retry_policy import RetryPolicy
-from ..store.database_threads import DatabaseThreads
 from ..store.documents.locked_collection import LockedCollection
-from .options_and_defaults import ClaimConfig
+from ..store.driver.database_threads import DatabaseThreads
+from .claim_options import ClaimConfig
 
 
 @dataclass(frozen=True, eq=False)

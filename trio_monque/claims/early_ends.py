@@ -7,9 +7,9 @@ from typing import Any, TypeVar
 
 from ..engine.run import Run
 from ..engine.source import Control
-from ..host.transactions import Transactions
+from ..host.transaction_turns import Transactions
 from ..store.documents.settling_statements import EncodedUpdate
-from ..store.types import ClientSession
+from ..store.driver.types import ClientSession
 from .context import ClaimsContext
 from .locked_document import HeldDocument
 from .reclaim_guard import ReclaimGuard

@@ -14,7 +14,7 @@ from ..jobs.error_history import ErrorText, kept_reason
 from ..jobs.verdicts import CutShort, Discarded, Failed, Snoozed
 from ..log import exc_info_of, logger_of
 from ..safe_text import shown
-from ..store.types import ObjectId
+from ..store.driver.types import ObjectId
 from .locked_document import HeldDocument
 from .settlement import DocumentSettlement, Finished, Released
 

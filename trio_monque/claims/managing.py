@@ -10,11 +10,11 @@ from typing import Any, Generic, TypeVar
 from ..checks import check_count
 from ..error_types import InvalidOptionError
 from ..store import documents
-from ..store.connection import check_collection
-from ..store.database_threads import DatabaseThreads
 from ..store.documents.locked_collection import LockedCollection
-from ..store.types import TypedCollection
-from .options_and_defaults import Sort, check_filter, check_lock_field, checked_sort
+from ..store.driver.connection import check_collection
+from ..store.driver.database_threads import DatabaseThreads
+from ..store.driver.types import TypedCollection
+from .claim_options import Sort, check_filter, check_lock_field, checked_sort
 
 DocT = TypeVar("DocT", bound=Mapping[str, Any])
 

@@ -16,8 +16,8 @@ import trio
 from ..engine.progress import Progress
 from ..error_types import MonqueConnectionError
 from ..store import documents
-from ..store.database_threads import DatabaseThreads
 from ..store.documents.locked_collection import LockedCollection
+from ..store.driver.database_threads import DatabaseThreads
 from .locked_document import HeldDocument
 
 MOST_REMEMBERED: Final = 100_000

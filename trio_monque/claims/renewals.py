@@ -11,7 +11,7 @@ from ..document_lock import renewed_until
 from ..engine.demand import ClaimState
 from ..engine.lease import Beats
 from ..store import documents
-from ..store.database_threads import Channel
+from ..store.driver.database_threads import Channel
 from .context import ClaimsContext
 from .locked_document import Cycle, HeldDocument
 

@@ -16,9 +16,9 @@ from ..engine.source import Control
 from ..error_types import MonqueConnectionError, MonqueError
 from ..observations import Sighting
 from ..store import documents
-from ..store.database_threads import Channel
 from ..store.documents.rescuing import SeenLock, Takeaway
-from ..store.driver_errors import is_timeout
+from ..store.driver.database_threads import Channel
+from ..store.driver.driver_errors import is_timeout
 from .context import ClaimsContext
 from .events_and_report import RescuedDocument
 from .locked_document import HeldDocument

@@ -21,9 +21,9 @@ from ..foreign_errors import safe_error
 from ..jobs.verdicts import Discarded
 from ..log import logger_of
 from ..store import documents
-from ..store.database_threads import Channel
 from ..store.documents.settling import DocumentFate, Settled
 from ..store.documents.settling_statements import Ending
+from ..store.driver.database_threads import Channel
 from .context import ClaimsContext
 from .events_and_report import log_extra
 from .locked_document import HeldDocument

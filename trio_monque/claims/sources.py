@@ -10,7 +10,7 @@ from ..engine.lease import Beats
 from ..engine.nursery import Engine
 from ..engine.source import Control, Sources
 from ..host.one_group import is_transient
-from ..host.transactions import Transactions
+from ..host.transaction_turns import Transactions
 from ..store.documents.rescuing import SeenLock
 from .claiming import DocumentClaims
 from .context import ClaimsContext

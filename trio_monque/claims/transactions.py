@@ -12,13 +12,13 @@ from typing import Any, TypeVar
 from ..document_lock import renewed_until
 from ..engine.run import Run
 from ..error_types import InvalidUpdateError, MonqueConnectionError
-from ..host.transactions import Transactions
+from ..host.transaction_turns import Transactions
 from ..safe_text import shown
 from ..store.documents import transactions as document_transactions
 from ..store.documents.locked_collection import LockedCollection
 from ..store.documents.settling_statements import EncodedUpdate, Ending
-from ..store.transaction_terms import CommitOutcome, FoundCommit
-from ..store.types import ClientSession, Collection
+from ..store.driver.transaction_terms import CommitOutcome, FoundCommit
+from ..store.driver.types import ClientSession, Collection
 from ..threads import call_run
 from .locked_document import HeldDocument
 from .settlement import DocumentSettlement, Finished

@@ -12,8 +12,8 @@ from typing import Concatenate, ParamSpec, TypeVar
 import click
 from click.core import ParameterSource
 
-from ..store.connection import open_database
-from ..store.types import Database
+from ..store.driver.connection import open_database
+from ..store.driver.types import Database
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -12,7 +12,7 @@ from typing import Any, Final
 import click
 
 from ..error_types import InvalidOptionError
-from ..store.job_json import value_from_json
+from ..store.jobs.job_json import value_from_json
 
 _SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0, "w": 604_800.0}
 _PART: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|[smhdw])", re.IGNORECASE)

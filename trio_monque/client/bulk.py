@@ -12,8 +12,8 @@ from ..error_types import InvalidOptionError, MonqueConnectionError, PartialBulk
 from ..jobs.bulk_changes import BulkResult, Tally
 from ..jobs.job import Job
 from ..jobs.job_selector import JobSelector, Selection
-from ..store import bulk_changes
-from ..store.types import ObjectId
+from ..store.driver.types import ObjectId
+from ..store.jobs import bulk_writes
 from .bulk_actions import Action, CancelJobs, DeleteJobs, RetryJobs
 from .client_context import ClientContext
 from .operation import Operation
@@ -174,15 +174,15 @@ class Bulk(Operation[BulkResult]):
         if self._until is None:
             context.ensure_indexes()
             # Jobs that are enqueued later have larger ids. Without an end, the call might never catch up with them.
-            self._until = bulk_changes.last_id(context.jobs)
+            self._until = bulk_writes.last_id(context.jobs)
             if self._until is None:
                 self.is_over = True
                 return
         if self._window_end is None and action.index is not None:
             self._window_end = self._until
         if self._window_end is None:
-            self._window_end = bulk_changes.window_end(context.jobs, self._after, self._until, MOST_IN_A_WINDOW)
-        chosen = bulk_changes.choose(
+            self._window_end = bulk_writes.window_end(context.jobs, self._after, self._until, MOST_IN_A_WINDOW)
+        chosen = bulk_writes.choose(
             context.jobs, action.guard, self._after, self._window_end, MOST_IN_A_BATCH, action.index
         )
         for broken in chosen.broken:

@@ -14,9 +14,9 @@ from ..error_types import MonqueConnectionError
 from ..jobs.bulk_changes import CANCELLABLE, DELETABLE, RETRIABLE, Change, cancel_selected, retry_selected, spread_over
 from ..jobs.job import Job, JobStatus
 from ..jobs.job_selector import JobSelector
-from ..store import bulk_changes, indexes
-from ..store.bulk_changes import Sending, Written
-from ..store.types import ObjectId
+from ..store.driver.types import ObjectId
+from ..store.jobs import bulk_writes, indexes
+from ..store.jobs.bulk_writes import Sending, Written
 from .client_context import ClientContext
 from .enqueue import looked_up
 
@@ -62,9 +62,9 @@ class _Changing(Action):
             written = send(jobs, changes, receipt)
         except MonqueConnectionError as error:
             # The jobs that bear the receipt were changed by this batch: no other write stores it.
-            return looked_up(error, lambda: bulk_changes.find_out(jobs, changes, receipt))
+            return looked_up(error, lambda: bulk_writes.find_out(jobs, changes, receipt))
         if written.count and not written.done:
-            written.done = _which(lambda: bulk_changes.signed(jobs, changes, receipt))
+            written.done = _which(lambda: bulk_writes.signed(jobs, changes, receipt))
         return written
 
 
@@ -75,7 +75,7 @@ class CancelJobs(_Changing):
     possible = CANCELLABLE
 
     def write(self, chosen: Sequence[Job], now: datetime) -> Written:
-        return self._made(bulk_changes.cancel, [cancel_selected(self._selector, tuple(chosen), now)])
+        return self._made(bulk_writes.cancel, [cancel_selected(self._selector, tuple(chosen), now)])
 
     def event(self, count: int, by_name: Mapping[str, int]) -> events.Event:
         return events.JobsCancelled(count, by_name)
@@ -98,7 +98,7 @@ class RetryJobs(_Changing):
         moments = spread_over(now, self._spread, len(chosen), self._random)
         pairs = zip(chosen, moments, strict=True)
         return self._made(
-            bulk_changes.retry, [retry_selected(self._selector, job, now, moment) for job, moment in pairs]
+            bulk_writes.retry, [retry_selected(self._selector, job, now, moment) for job, moment in pairs]
         )
 
     def event(self, count: int, by_name: Mapping[str, int]) -> events.Event:
@@ -114,11 +114,11 @@ class DeleteJobs(Action):
     def write(self, chosen: Sequence[Job], now: datetime) -> Written:
         jobs = self._context.jobs
         try:
-            written = bulk_changes.delete(jobs, chosen, self.guard)
+            written = bulk_writes.delete(jobs, chosen, self.guard)
         except MonqueConnectionError as error:
-            return looked_up(error, lambda: bulk_changes.find_out_deleted(jobs, chosen, self.guard))
+            return looked_up(error, lambda: bulk_writes.find_out_deleted(jobs, chosen, self.guard))
         if written.count and not written.done:
-            gone = _which(lambda: bulk_changes.gone(jobs, chosen))
+            gone = _which(lambda: bulk_writes.gone(jobs, chosen))
             # If more are gone than we deleted, other callers deleted some: it is not known which.
             written.done = gone if len(gone) == written.count else set()
         return written

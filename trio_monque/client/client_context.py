@@ -12,12 +12,12 @@ from ..jobs.stored_value_limits import WorkerHere
 from ..jobs.views import NO_WORKERS, QueueDepth, QueueStats, WorkerView
 from ..log import logger_of
 from ..options_and_defaults import ClientConfig
-from ..store import indexes
-from ..store.collection_options import check_options
-from ..store.connection import check_database
-from ..store.indexes import IndexesGoneError
+from ..store.driver.connection import check_database
+from ..store.driver.types import Database, IndexModel
 from ..store.job_collection import JobCollection
-from ..store.types import Database, IndexModel
+from ..store.jobs import indexes
+from ..store.jobs.collection_options import check_options
+from ..store.jobs.indexes import IndexesGoneError
 from .server_time import ServerTime
 from .stats_cache import StatsCache
 from .unserved_names import UnservedNames

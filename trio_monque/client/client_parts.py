@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Self
 
-from ..store.database_threads import DatabaseThreads
+from ..store.driver.database_threads import DatabaseThreads
 from .client_context import ClientContext
 from .enqueue import insert_group
 from .event_delivery import EventDelivery

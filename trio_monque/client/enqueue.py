@@ -25,19 +25,12 @@ from ..jobs.enqueued import Enqueued, Outcome
 from ..jobs.job import Job, with_result_reader
 from ..jobs.meta import checked_meta
 from ..jobs.new_job import Draft, JobOptions, Named, NewJob, NewSchedule, check_keeps, check_new, name_of
-from ..jobs.stored_value_limits import (
-    TypedWorker,
-    check_payload,
-    plain_data,
-    result_reader_of,
-    takes_data,
-    unpacked,
-)
-from ..store import indexes, inserting, replacing
+from ..jobs.stored_value_limits import TypedWorker, check_payload, plain_data, result_reader_of, takes_data, unpacked
 from ..store.codec import document_of
-from ..store.inserting import Parcel
-from ..store.replacing import Replacement
-from ..store.types import ClientSession, ObjectId
+from ..store.driver.types import ClientSession, ObjectId
+from ..store.jobs import indexes, inserting, replacing
+from ..store.jobs.inserting import Parcel
+from ..store.jobs.replacing import Replacement
 from .client_context import ClientContext
 from .fleet import read_instances
 from .operation import Operation, Read

@@ -13,8 +13,8 @@ from typing import Any, Final
 from ..error_types import InvalidOptionError, MonqueConnectionError, MonqueError, PartialEnqueueError
 from ..jobs.job import Job
 from ..jobs.new_job import Draft, NewJob, check_keeps
-from ..store import inserting
-from ..store.inserting import Parcel
+from ..store.jobs import inserting
+from ..store.jobs.inserting import Parcel
 from ..threads import starting_thread
 from .client_context import ClientContext
 from .enqueue import draft_of, ensure_indexes_for, insert_parcels, insert_unique, looked_up, notice_unserved

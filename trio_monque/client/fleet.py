@@ -8,7 +8,7 @@ from functools import partial
 
 from ..jobs.instance import Instance, is_alive
 from ..jobs.new_job import Named, check_name, name_of
-from ..store import instances as stored
+from ..store.jobs import instances as stored
 from .client_context import ClientContext
 from .local_wakeups import local_instance_ids
 from .operation import Caused, Operation, Read, Write

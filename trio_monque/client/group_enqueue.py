@@ -36,7 +36,7 @@ from ..grace import grace_of_task, grace_owner_of_context
 from ..jobs.job import Job
 from ..jobs.new_job import Draft
 from ..loops import current_loop
-from ..store.database_threads import LONGEST_WAIT, DatabaseThreads
+from ..store.driver.database_threads import LONGEST_WAIT, DatabaseThreads
 
 # One statement takes 25 to 35 µs of server for each further document: with a thousand, a caller waits some
 # 30 ms for the others. The bytes are for payloads that are large: one message of the driver holds 48 MB.

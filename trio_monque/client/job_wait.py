@@ -11,8 +11,8 @@ from ..error_types import BrokenDocumentError, InvalidOptionError, MonqueConnect
 from ..jobs.endings import JobDeletedError, problem_of
 from ..jobs.job import Job, made_of, result_reader
 from ..jobs.job_query import object_id
-from ..store.ended_jobs import EndedLook
-from ..store.types import ObjectId
+from ..store.driver.types import ObjectId
+from ..store.jobs.ended_jobs import EndedLook
 
 Until = Literal["all", "first"]
 

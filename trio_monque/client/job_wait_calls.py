@@ -22,7 +22,7 @@ from ..clock import virtual_time
 from ..error_types import MonqueConnectionError, MonqueError
 from ..jobs.job import Job
 from ..loops import current_loop
-from ..store.database_threads import DatabaseThreads
+from ..store.driver.database_threads import DatabaseThreads
 from ..store.job_collection import JobCollection
 from . import local_ends
 from .job_wait import JobWait

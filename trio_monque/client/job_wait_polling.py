@@ -26,10 +26,10 @@ from typing import Final
 
 from ..error_types import MonqueConnectionError, MonqueError
 from ..log import logger_of
-from ..store.change_stream import NoStreamError
-from ..store.ended_jobs import EndedLook, EndStream, gone_among, look_at, open_end_stream
+from ..store.driver.types import ObjectId, Timestamp
 from ..store.job_collection import JobCollection
-from ..store.types import ObjectId, Timestamp
+from ..store.jobs.change_stream import NoStreamError
+from ..store.jobs.ended_jobs import EndedLook, EndStream, gone_among, look_at, open_end_stream
 from ..threads import starting_thread
 from .job_wait import AGAIN_AFTER, JobWait, OnEnd
 

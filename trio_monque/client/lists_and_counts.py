@@ -11,8 +11,9 @@ from ..jobs.job import Job
 from ..jobs.job_query import JobFilter, JobSort, job_query, page_query
 from ..jobs.job_selector import Statuses, checked_name
 from ..jobs.views import BrokenDocument, CursorPage, QueueDepth, QueueStats, QueueView, page_of
-from ..store import broken_documents, queries, statistics
-from ..store.queue_depths import queue_depths
+from ..store.broken import broken_documents
+from ..store.reads import job_counts, queries
+from ..store.reads.queue_depths import queue_depths
 from .client_context import ClientContext
 from .operation import Known, Operation, Read
 
@@ -87,7 +88,7 @@ def get_queue_stats(context: ClientContext, *, name: str | None = None) -> Opera
     known = context.stats.known(checked)
     if known is not None:
         return Known(known)
-    return Read(partial(context.stats.get, checked, partial(statistics.queue_stats, context.jobs, checked)))
+    return Read(partial(context.stats.get, checked, partial(job_counts.queue_stats, context.jobs, checked)))
 
 
 def get_queue_view_summaries(context: ClientContext) -> Operation[Sequence[QueueView]]:
@@ -121,11 +122,11 @@ def _stats_of(context: ClientContext, stored: Set[str]) -> Mapping[str, QueueSta
     """Count many names in one query, few in one each: such a query reads no further than it counts."""
     jobs = context.jobs
     known: Mapping[str, QueueStats] = {}
-    if len(stored) > MOST_ASKED_ONE_BY_ONE and statistics.are_few(jobs):
-        known = context.stats_by_name.get(None, partial(statistics.queue_stats_by_name, jobs))
+    if len(stored) > MOST_ASKED_ONE_BY_ONE and job_counts.are_few(jobs):
+        known = context.stats_by_name.get(None, partial(job_counts.queue_stats_by_name, jobs))
     # Not `get_queue_stats`: another program may have stored a name that this library would refuse.
     return {
-        name: known.get(name) or context.stats.get(name, partial(statistics.queue_stats, jobs, name)) for name in stored
+        name: known.get(name) or context.stats.get(name, partial(job_counts.queue_stats, jobs, name)) for name in stored
     }
 
 

@@ -18,7 +18,7 @@ import trio
 from ..clock import virtual_time
 from ..jobs.job import Job, JobStatus
 from ..loops import post_to_runs
-from ..store.types import ClientSession
+from ..store.driver.types import ClientSession
 from . import local_ends
 from .operation import Caused
 

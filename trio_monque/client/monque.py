@@ -18,7 +18,7 @@ from ..jobs.job import Job
 from ..jobs.new_job import JobOptions
 from ..jobs.stored_value_limits import AsyncWorker, PlainWorker, TypedWorker
 from ..options_and_defaults import ClientOptions, client_config
-from ..store.types import ClientSession, Database, ObjectId
+from ..store.driver.types import ClientSession, Database, ObjectId
 from . import bulk, enqueue, enqueue_many, fleet, lists_and_counts, one_job, recovery, schedules
 from .client_context import ClientContext
 from .client_parts import ClientParts

@@ -26,9 +26,10 @@ from ..jobs.fences import is_ours, is_to_be_cancelled
 from ..jobs.job import Job, JobStatus
 from ..jobs.job_query import object_id
 from ..jobs.new_job import Named, check_name, check_unique_key, name_of
-from ..store import job_changes, queries
-from ..store.job_changes import KeyInUseError
-from ..store.types import ObjectId
+from ..store.driver.types import ObjectId
+from ..store.jobs import job_changes
+from ..store.jobs.job_changes import KeyInUseError
+from ..store.reads import queries
 from .client_context import ClientContext
 from .enqueue import looked_up
 from .operation import Caused, Operation, Read, Write

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from ..events import Event
 from ..jobs.job import Job
-from ..store.types import ClientSession
+from ..store.driver.types import ClientSession
 
 R = TypeVar("R")
 

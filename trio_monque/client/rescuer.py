@@ -34,11 +34,13 @@ from ..jobs.rescue_policy import Rescue, RescuePolicy, decide_rescue, is_stale, 
 from ..log import logger_of
 from ..observations import Sighting
 from ..options_and_defaults import SchedulerConfig
-from ..store import doubled_fields, queries, rescuing, settling
-from ..store.driver_errors import is_timeout
+from ..store.broken import doubled_fields
+from ..store.driver.driver_errors import is_timeout
+from ..store.driver.types import ObjectId
 from ..store.fields import HEAVY
-from ..store.settling import Fate, Statement
-from ..store.types import ObjectId
+from ..store.jobs import rescuing, settling
+from ..store.jobs.settling import Fate, Statement
+from ..store.reads import queries
 from .client_context import ClientContext
 
 logger = logger_of()

@@ -25,7 +25,7 @@ from ..jobs.new_job import Draft, NewSchedule, check_order, name_of
 from ..jobs.schedule_preview import SchedulePreview
 from ..jobs.stored_value_limits import TypedWorker, check_payload
 from ..log import logger_of
-from ..store import job_changes
+from ..store.jobs import job_changes
 from .client_context import ClientContext
 from .enqueue import draft_of, insert
 from .operation import Operation, Read

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from datetime import datetime
 
 from ..clock import ClockReadings, ServerClock, virtual_time
-from ..store.connection import Reaching, known_primary, measure_clock_offset
-from ..store.database_threads import Channel, DatabaseThreads
+from ..store.driver.connection import Reaching, known_primary, measure_clock_offset
+from ..store.driver.database_threads import Channel, DatabaseThreads
 
 MOST_DRIFT = 0.05
 """Seconds by which the offset to the server's clock may change before timers are set anew."""

@@ -14,7 +14,7 @@ from ..jobs.enqueued import Enqueued
 from ..jobs.job import Job
 from ..jobs.new_job import JobOptions
 from ..jobs.stored_value_limits import AsyncWorker, PlainWorker, TypedWorker
-from ..store.types import ClientSession, ObjectId
+from ..store.driver.types import ClientSession, ObjectId
 from . import bulk, enqueue, enqueue_many, fleet, lists_and_counts, one_job, recovery, schedules
 from .client_context import ClientContext
 from .event_delivery import EventDelivery

@@ -8,7 +8,7 @@ from contextlib import ExitStack, suppress
 from typing import Any
 
 from ..error_types import EmbeddedServerError, MonqueConnectionError
-from ..store.member_admin import MemberAdmin
+from ..store.driver.member_admin import MemberAdmin
 
 HOST = "127.0.0.1"
 DEFAULT_NAME = "embedded"

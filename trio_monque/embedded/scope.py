@@ -12,7 +12,7 @@ import anyio
 import anyio.to_thread
 
 from ..error_types import AsyncWithError, EmbeddedServerError, InvalidOptionError, MonqueConnectionError
-from ..store import member_admin
+from ..store.driver import member_admin
 from .embedded_server import EmbeddedServer
 from .launcher import Launch, LaunchOptions
 from .replica_set import DEFAULT_NAME

@@ -27,13 +27,12 @@ from ..loop_time import loop_time
 from ..loops import TrioLoop
 from .claimer import Claimer
 from .demand import KnownItem
+from .engine_limits import EngineLimits
 from .exceptions import unwrapped
 from .guard import Stop, cause_of, guard, guard_all
 from .handler_tasks import TRIO_TASKS, HandlerTasks
-from .health import Vitals
 from .heartbeat import Heartbeat
 from .lease import LeaseTerms
-from .limits import EngineLimits
 from .observer import LoopObserver, Observer
 from .orphaned_claims import OrphanReleaser
 from .pauses import Pauses
@@ -45,6 +44,7 @@ from .settler import Settler
 from .shutdown import Shutdown, give_back
 from .slots import Slots
 from .source import Control, HintStream, Sources
+from .vitals import Vitals
 from .waker import Waker, WakeSignal
 from .watchdog import Watchdog
 from .watcher import Watcher

@@ -24,15 +24,15 @@ from typing import Any, Final, Generic, TypeVar
 import trio
 
 from ..log import logger_of
+from .engine_limits import EngineLimits
 from .guard import Stop, end_for_bug
-from .health import Vitals
-from .limits import EngineLimits
 from .observer import EndObserver
 from .reaper import Reaper
 from .run import Run
 from .run_end import CancelReason, RunEnd
 from .runner import Runner
 from .source import RunSource, SettlementSource
+from .vitals import Vitals
 from .watchdog import log_unending_runs
 
 logger = logger_of("engine")

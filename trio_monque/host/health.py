@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from ..clock import to_milliseconds
-from ..engine.health import Examined, LoopExamined
+from ..engine.vitals import Examined, LoopExamined
 
 
 @dataclass(frozen=True, kw_only=True)

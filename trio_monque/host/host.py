@@ -30,9 +30,9 @@ import trio
 from ..client.event_delivery import STOP_TIMEOUT
 from ..engine.exceptions import raise_unwrapped
 from ..engine.guard import cause_of
-from ..engine.health import Examined
 from ..engine.nursery import Engine
 from ..engine.pauses import start_within
+from ..engine.vitals import Examined
 from .log_lines import HostEnd, Reporter
 
 ClaimT = TypeVar("ClaimT")

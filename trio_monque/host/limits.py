@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..engine.limits import EngineLimits
+from ..engine.engine_limits import EngineLimits
 from ..options_and_defaults import HostOptions
 
 

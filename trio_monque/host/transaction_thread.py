@@ -1,7 +1,7 @@
 """TransactionThread: one transaction in its thread, and what bounds it.
 
 Two sides use it: the thread, which calls the function and ends the claim, and the task of the run, which gives the
-transaction up. One lock decides which of them comes first; see `transactions.py`.
+transaction up. One lock decides which of them comes first; see `transaction_turns.py`.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from ..client.server_time import ServerTime
 from ..engine.lease import Beats
 from ..engine.run import Run
 from ..error_types import TransactionTimeoutError
-from ..store.transaction_terms import ClaimEnd, Ended
-from ..store.transactions import LONGEST, end_on_server, run_transaction
-from ..store.types import ClientSession
+from ..store.driver.transaction_attempts import LONGEST, end_on_server, run_transaction
+from ..store.driver.transaction_terms import ClaimEnd, Ended
+from ..store.driver.types import ClientSession
 
 ClaimT = TypeVar("ClaimT")
 R = TypeVar("R")

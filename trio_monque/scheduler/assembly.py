@@ -11,7 +11,7 @@ from ..bridge.handler_loop import ON_TRIO, HandlerLoop
 from ..client.client_context import ClientContext
 from ..client.client_parts import ClientParts
 from ..clock import virtual_time
-from ..engine.limits import EngineLimits
+from ..engine.engine_limits import EngineLimits
 from ..engine.nursery import Engine
 from ..events import Event
 from ..host.host import Body, Host, Life
@@ -20,9 +20,9 @@ from ..host.log_lines import MOST_NAMED
 from ..jobs.views import WorkerView
 from ..loop_time import loop_time
 from ..options_and_defaults import SchedulerConfig
-from ..store.connection import check_database, check_pool
-from ..store.database_threads import CONNECTIONS_NEEDED
-from ..store.types import Database
+from ..store.driver.connection import check_database, check_pool
+from ..store.driver.database_threads import CONNECTIONS_NEEDED
+from ..store.driver.types import Database
 from .context import SchedulerContext
 from .engine_wakeups import EngineWakeups, RecentIds
 from .events_and_report import JobReporter

@@ -1,8 +1,8 @@
 """JobClaims: claims jobs that are due, or the one job that is known to be due.
 
-A look finds candidates (`candidates.py`), and a later write claims them. Other programs act in between, so the write
-repeats the whole condition of a claim (`store/claiming.py`, `jobs/claimable.py`): of several instances, one claims the
-job, and the others look again. `host/claiming.py` handles answers that are lost.
+A look finds candidates (`job_finder.py`), and a later write claims them. Other programs act in between, so the write
+repeats the whole condition of a claim (`store/jobs/claiming.py`, `jobs/claimable.py`): of several instances, one claims
+the job, and the others look again. `host/claim_answers.py` handles answers that are lost.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from ..engine.contention import Contention
 from ..engine.demand import HEAD_START, Demand, Due, Granted, KnownItem
 from ..engine.lease import Beats
 from ..error_types import MonqueConnectionError
-from ..host.claiming import Claiming, Taken
+from ..host.claim_answers import Claiming, Taken
 from ..jobs.claimable import is_too_late
 from ..jobs.fences import ClaimStamp
 from ..jobs.job import Job
 from ..jobs.rescue_policy import is_suspect
 from ..options_and_defaults import LEASE_IN_BEATS
-from ..store import claiming, due, refused_claims
-from ..store.database_threads import Channel
-from ..store.due import NextDue
-from ..store.refused_claims import SetAside
-from .candidates import JobFinder, JobKey
+from ..store.driver.database_threads import Channel
+from ..store.jobs import claiming, due, refused_claims
+from ..store.jobs.due import NextDue
+from ..store.jobs.refused_claims import SetAside
 from .context import SchedulerContext
+from .job_finder import JobFinder, JobKey
 from .unstarted_jobs import UnstartedJobs
 
 LONGEST_WAIT: Final = 2 * HEAD_START

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from ..client.client_context import ClientContext
 from ..host.limits import leased_timeout
 from ..options_and_defaults import SchedulerConfig
-from ..store.database_threads import DatabaseThreads
+from ..store.driver.database_threads import DatabaseThreads
 from ..store.job_collection import JobCollection
 from .events_and_report import JobReporter
 from .paused_names import PausedNames

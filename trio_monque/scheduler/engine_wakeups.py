@@ -15,8 +15,8 @@ import trio
 from ..client.client_context import ClientContext
 from ..engine.demand import KnownItem
 from ..jobs.job import Job
-from ..store.types import ObjectId
-from .candidates import JobKey
+from ..store.driver.types import ObjectId
+from .job_finder import JobKey
 from .paused_names import PausedNames
 from .sources import JobEngine
 from .unstarted_jobs import UnstartedJobs

@@ -27,8 +27,8 @@ from ..jobs.retry_policy import RetryPolicy, will_retry
 from ..jobs.verdicts import CutShort, Discarded, Failed, Snoozed, Succeeded
 from ..log import ExcInfo, exc_info_of, logger_of
 from ..safe_text import name_of
-from ..store.refused_claims import SetAside
-from ..store.settling import Fate
+from ..store.jobs.refused_claims import SetAside
+from ..store.jobs.settling import Fate
 from .settlement import JobSettlement, settled
 from .statistics import SchedulerTally
 

@@ -25,7 +25,7 @@ from ..jobs.job import Job
 from ..jobs.job_parts import NO_CLAIM
 from ..log import logger_of
 from ..options_and_defaults import SchedulerConfig
-from ..store import instances
+from ..store.jobs import instances
 
 logger = logger_of("scheduler")
 

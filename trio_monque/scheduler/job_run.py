@@ -16,7 +16,7 @@ from ..foreign_errors import safe_error
 from ..grace import using_grace
 from ..jobs.job import Job, log_extra
 from ..log import logger_of
-from ..store.database_threads import DatabaseThreads
+from ..store.driver.database_threads import DatabaseThreads
 from ..threads import HoldingLimiter, call_in_thread
 from ..unfinished_work import unfinished_work
 from .middleware import around_async

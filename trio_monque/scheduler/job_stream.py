@@ -17,12 +17,12 @@ from ..engine.demand import Hints, KnownItem, StreamFailedError
 from ..error_types import MonqueConnectionError
 from ..jobs.fences import claim_id
 from ..jobs.job import Job
-from ..store import change_stream, leases
-from ..store.change_stream import ChangeKind, NoStreamError, Watch
-from ..store.database_threads import Channel, DatabaseThreads
-from ..store.types import ObjectId
-from .candidates import JobKey
+from ..store.driver.database_threads import Channel, DatabaseThreads
+from ..store.driver.types import ObjectId
+from ..store.jobs import change_stream, leases
+from ..store.jobs.change_stream import ChangeKind, NoStreamError, Watch
 from .engine_wakeups import RecentIds
+from .job_finder import JobKey
 from .paused_names import PausedNames
 from .workers import Workers
 

@@ -18,9 +18,9 @@ import trio
 from ..engine.progress import Progress
 from ..error_types import MonqueConnectionError
 from ..loop_time import LoopTime, loop_time
-from ..store import instances
-from ..store.database_threads import Channel, DatabaseThreads
+from ..store.driver.database_threads import Channel, DatabaseThreads
 from ..store.job_collection import JobCollection
+from ..store.jobs import instances
 
 KNOWN_FOR: Final = 0.5
 """Seconds for which an answer is reused: a pause holds for every claim that begins this much later."""

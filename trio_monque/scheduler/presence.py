@@ -24,8 +24,8 @@ from ..log import logger_of
 from ..loop_time import loop_time
 from ..observations import Observations, Sighting
 from ..options_and_defaults import SchedulerConfig
-from ..store import instances
-from ..store.database_threads import Channel, DatabaseThreads
+from ..store.driver.database_threads import Channel, DatabaseThreads
+from ..store.jobs import instances
 from .instance_entry import InstanceEntry
 
 logger = logger_of("scheduler")

@@ -24,9 +24,9 @@ from ..jobs.job import JobStatus
 from ..log import logger_of
 from ..loop_time import loop_time
 from ..options_and_defaults import Retention
-from ..store import instances, retention
-from ..store.database_threads import Channel, DatabaseThreads
-from ..store.retention import Expired
+from ..store.driver.database_threads import Channel, DatabaseThreads
+from ..store.jobs import instances, retention
+from ..store.jobs.retention import Expired
 
 logger = logger_of("scheduler")
 

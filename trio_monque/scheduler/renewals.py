@@ -9,8 +9,8 @@ from ..engine.demand import ClaimState
 from ..engine.lease import Beats
 from ..jobs.fences import claim_id
 from ..jobs.job import Job
-from ..store import leases
-from ..store.database_threads import Channel
+from ..store.driver.database_threads import Channel
+from ..store.jobs import leases
 from .context import SchedulerContext
 
 

@@ -21,7 +21,7 @@ from ..jobs.instance import evidence_of, is_of_a_stranger
 from ..jobs.job import Job
 from ..jobs.job_parts import NO_CLAIM
 from ..observations import Sighting
-from ..store.database_threads import Channel
+from ..store.driver.database_threads import Channel
 from .context import SchedulerContext
 from .settlement import JobSettlement
 

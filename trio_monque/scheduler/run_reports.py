@@ -9,13 +9,13 @@ from typing import Any, TypeVar
 from ..engine.run import Run
 from ..engine.run_end import CancelReason
 from ..error_types import ClaimLostError, DocumentRefusedError, InvalidPayloadError, MonqueError
-from ..host.transactions import Transactions
+from ..host.transaction_turns import Transactions
 from ..jobs import transitions
 from ..jobs.job import Job
 from ..jobs.stored_value_limits import snapshot
-from ..store import job_changes
+from ..store.driver.types import ClientSession
 from ..store.job_collection import JobCollection
-from ..store.types import ClientSession
+from ..store.jobs import job_changes
 from .context import SchedulerContext
 from .runs import JobRuns
 from .settlement import JobSettlement

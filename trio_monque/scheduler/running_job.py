@@ -16,7 +16,7 @@ from ..engine.run import Run
 from ..engine.run_end import CancelReason
 from ..host.transaction_thread import check_limit
 from ..jobs.job import Job, checkpoint_of
-from ..store.types import ClientSession, ObjectId
+from ..store.driver.types import ClientSession, ObjectId
 from ..threads import call_run
 from .scheduler_client import SchedulerClient
 

@@ -16,7 +16,7 @@ from ..bridge.handler_loop import HandlerLoop
 from ..call_context import async_calls
 from ..error_types import AsyncWithError
 from ..options_and_defaults import SchedulerConfig, SchedulerOptions, scheduler_config
-from ..store.types import Database
+from ..store.driver.types import Database
 from .assembly import Listeners, Parts, assembled
 from .events_and_report import SchedulerReport
 from .running_job import Resources

@@ -27,7 +27,7 @@ from ..jobs.retry_policy import (
 from ..jobs.verdicts import CutShort, Discarded, Verdict
 from ..log import logger_of
 from ..safe_text import name_of
-from ..store.settling import Fate
+from ..store.jobs.settling import Fate
 
 logger = logger_of("scheduler")
 

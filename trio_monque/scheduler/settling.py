@@ -1,8 +1,8 @@
 """JobSettling: writes the ends of runs, in batches, until each is decided.
 
 1. `prepare` decides what is written for each settlement, and makes the fewest statements that write all of it.
-2. `settle` sends them. Every statement has the claim as its fence (`store/settling.py`). If another instance took the
-   claim, the fate is LOST, and nothing of the run is written over the job of the new holder.
+2. `settle` sends them. Every statement has the claim as its fence (`store/jobs/settling.py`). If another instance took
+   the claim, the fate is LOST, and nothing of the run is written over the job of the new holder.
 3. A settlement is undecided if nothing is stored yet and a different write can succeed. It is decided again: with the
    schedule that the job has now, or lighter than the write that the server refused. Then it is sent once more.
 
@@ -27,9 +27,10 @@ from ..jobs.fences import ClaimId
 from ..jobs.job import Job, log_extra
 from ..jobs.verdicts import CutShort, Discarded, Failed, Succeeded, Verdict
 from ..log import logger_of
-from ..store import doubled_fields, settling
-from ..store.database_threads import Channel, DatabaseThreads
-from ..store.settling import Fate, Statement
+from ..store.broken import doubled_fields
+from ..store.driver.database_threads import Channel, DatabaseThreads
+from ..store.jobs import settling
+from ..store.jobs.settling import Fate, Statement
 from .context import SchedulerContext
 from .settlement import JobSettlement, decided, is_pending_again, needs_follow_up, settled
 

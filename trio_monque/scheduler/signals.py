@@ -15,7 +15,7 @@ from ..bridge.handler_loop import ON_TRIO, HandlerLoop
 from ..engine.exceptions import raise_unwrapped
 from ..options_and_defaults import SchedulerOptions, scheduler_config
 from ..process_signals import WithoutRepeats, default_signals_in_children
-from ..store.types import Database
+from ..store.driver.types import Database
 from .assembly import Listeners
 from .events_and_report import SchedulerReport
 from .running_job import Resources

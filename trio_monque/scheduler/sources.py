@@ -11,11 +11,11 @@ from ..client.rescuer import Rescued
 from ..engine.lease import Beats
 from ..engine.nursery import Engine
 from ..engine.source import Control, Sources
-from ..host.transactions import Transactions
+from ..host.transaction_turns import Transactions
 from ..jobs.job import Job
 from .claiming import JobClaims
 from .context import SchedulerContext
-from .follow_ups import FollowUps
+from .follow_up_loop import FollowUps
 from .renewals import JobRenewals
 from .rescues import JobRescues
 from .run_reports import RunReports

@@ -11,8 +11,8 @@ from ..client.client_context import ClientContext
 from ..client.local_wakeups import receiving_wakeups
 from ..client.sync_monque import SyncMonque
 from ..log import logger_of
-from ..store.collection_options import check_options
-from ..store.database_threads import Channel, DatabaseThreads
+from ..store.driver.database_threads import Channel, DatabaseThreads
+from ..store.jobs.collection_options import check_options
 from .engine_wakeups import EngineWakeups
 from .presence import Presence
 from .workers import Workers

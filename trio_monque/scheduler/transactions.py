@@ -16,14 +16,14 @@ from ..client.client_context import ClientContext
 from ..engine.run import Run
 from ..engine.run_end import CancelReason
 from ..error_types import InvalidPayloadError, MonqueConnectionError, MonqueError
-from ..host.transactions import Transactions, cut_short, raise_cancellation
+from ..host.transaction_turns import Transactions, cut_short, raise_cancellation
 from ..jobs import transitions
 from ..jobs.job import Job
-from ..store import job_transactions
-from ..store.database_threads import Channel, DatabaseThreads
-from ..store.settling import Fate
-from ..store.transaction_terms import CommitOutcome, FoundCommit
-from ..store.types import ClientSession, Collection
+from ..store.driver.database_threads import Channel, DatabaseThreads
+from ..store.driver.transaction_terms import CommitOutcome, FoundCommit
+from ..store.driver.types import ClientSession, Collection
+from ..store.jobs import transactions as job_transactions
+from ..store.jobs.settling import Fate
 from .running_job import RunCancelled
 from .settlement import JobSettlement, decided
 from .settling import MOST_ROUNDS, bring_up_to_date

@@ -28,10 +28,10 @@ from ..jobs.follow_ups import HELD_UNTIL
 from ..jobs.job import Job
 from ..log import logger_of
 from ..loop_time import loop_time
-from ..store import indexes, run_again, unstarted_jobs
-from ..store.database_threads import Channel
+from ..store.driver.database_threads import Channel
+from ..store.driver.types import IndexModel, ObjectId
 from ..store.job_collection import JobCollection
-from ..store.types import IndexModel, ObjectId
+from ..store.jobs import indexes, starting_again, unstarted_writes
 from .context import SchedulerContext
 from .settlement import JobSettlement
 
@@ -88,7 +88,7 @@ class UnstartedJobs:
 
     def _send(self, jobs: JobCollection, batch: _Batch) -> Sequence[Job]:
         try:
-            ended = unstarted_jobs.end(jobs, batch.late, batch.now, batch.receipt)
+            ended = unstarted_writes.end(jobs, batch.late, batch.now, batch.receipt)
         except MonqueConnectionError as error:
             # Some may have ended. No look shows them any more, and without this their ends would not be reported.
             if error.unknown_outcome:
@@ -153,7 +153,7 @@ class UnstartedJobs:
             self._indexes = indexes.in_use(self._context.jobs)
         following = self._end_all() if indexes.START_BY in self._indexes else None
         if indexes.RUN_AGAIN in self._indexes:
-            run_again.start_again(self._context.jobs, self._context.now())
+            starting_again.start_again(self._context.jobs, self._context.now())
         return following
 
     def _end_all(self) -> datetime | None:
@@ -163,12 +163,12 @@ class UnstartedJobs:
             self._send(jobs, self._unanswered.pop())
         met: list[ObjectId] = []
         for _ in range(MOST_PAGES):
-            found, now = unstarted_jobs.look(jobs, met), self._context.now()
+            found, now = unstarted_writes.look(jobs, met), self._context.now()
             # A held follow-up is ended when it is released: until then, another one may be chosen in its place.
             late = [job for job in found if is_too_late(job, now) and job.next_run_at < HELD_UNTIL]
             if late:
                 self.end(jobs, late, now)
-            if len(late) < unstarted_jobs.MOST_AT_ONCE:
+            if len(late) < unstarted_writes.MOST_AT_ONCE:
                 return min(
                     (limit for job in found if (limit := job.limits.start_by) and not is_too_late(job, now)),
                     default=None,

@@ -18,10 +18,10 @@ from ..jobs.cron import lack_of_zone
 from ..jobs.job import Job
 from ..log import logger_of
 from .codec import LENIENT, Codec
-from .commands import Interference
+from .driver.commands import Interference
+from .driver.types import Collection, Database
 from .fields import FIELD
 from .skipped_documents import PagingPlace, SkippedDocuments
-from .types import Collection, Database
 
 logger = logger_of("store")
 

@@ -14,7 +14,7 @@ from ..jobs.job import Job, JobStatus
 from ..jobs.job_selector import checked_statuses
 from ..jobs.new_job import Named, name_of
 from ..jobs.stored_value_limits import plain_data, snapshot
-from ..store.types import CodecOptions
+from ..store.driver.types import CodecOptions
 
 _NOTHING: Final = object()
 

@@ -12,9 +12,9 @@ from ..checks import check_count
 from ..client.monque import Monque
 from ..client.sync_monque import SyncMonque
 from ..error_types import InvalidOptionError
-from ..store.commands import PURPOSES
+from ..store.driver.commands import PURPOSES
+from ..store.driver.types import BulkWriteError, DriverError
 from ..store.job_collection import JobCollection
-from ..store.types import BulkWriteError, DriverError
 
 T = TypeVar("T")
 

@@ -21,8 +21,8 @@ from ..options_and_defaults import ClientConfig
 from ..scheduler.worker import Worker
 from ..scheduler.workers import Workers
 from ..store.codec import Codec
+from ..store.driver.types import CodecOptions, Collection
 from ..store.job_collection import JobCollection
-from ..store.types import CodecOptions, Collection
 
 # As the fixtures of the kit read: datetimes of payloads come back timezone-aware.
 AWARE: Final[CodecOptions[Any]] = CodecOptions(tz_aware=True, tzinfo=UTC)

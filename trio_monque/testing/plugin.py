@@ -14,7 +14,7 @@ import pytest
 if TYPE_CHECKING:
     from ..client.monque import Monque
     from ..embedded import EmbeddedServer
-    from ..store.types import Database, MongoClient
+    from ..store.driver.types import Database, MongoClient
     from .schedulers import SchedulerOpener
 
 
@@ -30,7 +30,7 @@ def mongod() -> Iterator[EmbeddedServer]:
 @pytest.fixture(scope="session")
 def monque_client(mongod: EmbeddedServer) -> Iterator[MongoClient]:
     """A client of that server for the whole session. It reads datetimes as timezone-aware ones."""
-    from ..store.types import MongoClient
+    from ..store.driver.types import MongoClient
 
     with MongoClient(mongod.uri, tz_aware=True) as client:
         yield client

@@ -76,7 +76,7 @@ class _Memory:
 
 
 def _changed(holder: Job, job: Job, new: NewJob) -> Enqueued[Any]:
-    """What `store/replacing.py` does to the job that has the key."""
+    """What `store/jobs/replacing.py` does to the job that has the key."""
     runs = holder.status is JobStatus.PROCESSING
     since, due = job.debounced_since, job.next_run_at
     if since is not None and new.delay is not None:

@@ -42,8 +42,8 @@ from ..scheduler.settlement import JobSettlement, decided
 from ..scheduler.worker import Worker
 from ..scheduler.worker_settings import WorkerSettings
 from ..scheduler.workers import Workers
-from ..store.database_threads import DatabaseThreads
-from ..store.types import CodecOptions
+from ..store.driver.database_threads import DatabaseThreads
+from ..store.driver.types import CodecOptions
 from .no_database import AWARE, NoDatabaseError, claimed, context_without_database, new_job, registered
 from .recorder import RecordingScheduler
 

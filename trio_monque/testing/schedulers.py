@@ -15,7 +15,7 @@ from ..scheduler.running_job import Resources
 from ..scheduler.scheduler import Scheduler, open_scheduler
 from ..scheduler.scheduler_client import SchedulerClient
 from ..scheduler.workers import Workers
-from ..store.types import ConnectionFailure, Database
+from ..store.driver.types import ConnectionFailure, Database
 from .virtual_run import FIRST_MOMENT, hold_for_own_threads, new_seed, reproducible_order
 from .virtual_time import start_virtual_time
 

@@ -14,7 +14,7 @@ from bson import ObjectId
 
 from trio_monque import Monque, NewJob
 from trio_monque.errors import JobStateError, MonqueConnectionError, PartialEnqueueError
-from trio_monque.store.types import Database
+from trio_monque.store.driver.types import Database
 from trio_monque.testing import now
 
 from .plan import EVERY_MINUTE, NAMES, Action

@@ -10,7 +10,7 @@ from typing import Any
 from bson import ObjectId
 from pymongo.write_concern import WriteConcern
 
-from trio_monque.store.types import Collection
+from trio_monque.store.driver.types import Collection
 
 Document = Mapping[str, Any]
 

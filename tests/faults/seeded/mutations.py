@@ -16,9 +16,10 @@ from trio_monque.jobs import transitions
 from trio_monque.jobs.conditional_write import applied
 from trio_monque.jobs.fences import ClaimStamp
 from trio_monque.jobs.job import Job
-from trio_monque.store import claiming, queries, settling, settling_statements
+from trio_monque.store.driver.types import ObjectId
 from trio_monque.store.job_collection import JobCollection
-from trio_monque.store.types import ObjectId
+from trio_monque.store.jobs import claiming, settling, settling_statements
+from trio_monque.store.reads import queries
 
 Mutation = Callable[[pytest.MonkeyPatch], None]
 

@@ -1,9 +1,9 @@
 """What lies between `DatabaseThreads` and the server: calls fail, their answers are lost, or they take their time.
 
-It takes the place of the function by which `store/database_threads.py` sends a call into a thread. A call that takes
-its time does so in virtual time, on its way there or on its way back, and holds its place in the limiter meanwhile. The
-caller may stop waiting, and then the call goes on by itself. A call that fails does so inside of its thread, in one of
-the commands that it is made of, with the driver's own errors.
+It takes the place of the function by which `store/driver/database_threads.py` sends a call into a thread. A call that
+takes its time does so in virtual time, on its way there or on its way back, and holds its place in the limiter
+meanwhile. The caller may stop waiting, and then the call goes on by itself. A call that fails does so inside of its
+thread, in one of the commands that it is made of, with the driver's own errors.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from trio_monque.client import rescuer
 from trio_monque.client.local_wakeups import wake_all_schedulers
 from trio_monque.engine import pauses
 from trio_monque.loops import post_to_runs
-from trio_monque.store import commands, database_threads
+from trio_monque.store.driver import commands, database_threads
 from trio_monque.store.job_collection import JobCollection
 from trio_monque.threads import HoldingLimiter, Limiter, call_in_thread
 

@@ -15,7 +15,7 @@ from trio_monque.client.local_wakeups import wake_all_schedulers
 from trio_monque.errors import InstanceCollisionError
 from trio_monque.events import Event
 from trio_monque.scheduler.scheduler_client import SchedulerClient
-from trio_monque.store.types import Collection, Database
+from trio_monque.store.driver.types import Collection, Database
 from trio_monque.testing import crash, now
 
 from .clients import Clients

@@ -11,14 +11,14 @@ from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
 import click
 
-from ...claims.options_and_defaults import check_filter, check_lock_field
+from ...claims.claim_options import check_filter, check_lock_field
 from ...client.server_time import ServerTime
 from ...error_types import InvalidOptionError, MissingIndexError
 from ...safe_text import shown
-from ...store.connection import collection_of
 from ...store.documents import counting, dead_letters, indexes, rescuing
 from ...store.documents.locked_collection import LockedCollection
-from ...store.extended_json import filter_in, id_in, text_of_id
+from ...store.driver.connection import collection_of
+from ...store.driver.extended_json import filter_in, id_in, text_of_id
 from ..connection_options import Connection, connection_options
 from ..exit_statuses import CHECK_FAILED, SUCCEEDED
 from ..output import counted, print_fields, print_json, print_records, warn

@@ -13,9 +13,9 @@ import trio
 
 from ...embedded import EmbeddedServer, embedded_mongod
 from ...error_types import MonqueError
-from ...store.commands import command
-from ...store.connection import connect
-from ...store.types import Database
+from ...store.driver.commands import command
+from ...store.driver.connection import connect
+from ...store.driver.types import Database
 from .printing import say
 
 DATABASE: Final = "trio_monque_demo"

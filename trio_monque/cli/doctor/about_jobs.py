@@ -13,12 +13,12 @@ from ...jobs.instance import MOST_NAMES, Instance
 from ...jobs.job import JobStatus
 from ...jobs.rescue_policy import SUSPECT_FROM
 from ...safe_text import one_line, shown
-from ...store.diagnosis.backlog import MOST_NAMES as MOST_BACKLOGS
-from ...store.diagnosis.backlog import Backlog
-from ...store.diagnosis.claims import Holder
-from ...store.diagnosis.documents import MOST_FOUND as MOST_DOCUMENTS
-from ...store.diagnosis.jobs import MANY_FAILURES, TroubledJob
-from ...store.diagnosis.limits import Count
+from ...store.reads.diagnosis.backlog import MOST_NAMES as MOST_BACKLOGS
+from ...store.reads.diagnosis.backlog import Backlog
+from ...store.reads.diagnosis.caps import Count
+from ...store.reads.diagnosis.documents import MOST_FOUND as MOST_DOCUMENTS
+from ...store.reads.diagnosis.held_jobs import Holder
+from ...store.reads.diagnosis.jobs import MANY_FAILURES, TroubledJob
 from . import findings as kinds
 from .about_server import found
 from .facts import JobFacts

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
-from ...store.collection_options import problem_of
-from ...store.database_threads import CONNECTIONS_NEEDED
-from ...store.diagnosis.indexes import Surplus
-from ...store.diagnosis.server import Server, ServerConnections, Topology
+from ...store.driver.database_threads import CONNECTIONS_NEEDED
+from ...store.jobs.collection_options import problem_of
+from ...store.reads.diagnosis.index_health import Surplus
+from ...store.reads.diagnosis.server import Server, ServerConnections, Topology
 from . import findings as kinds
 from .facts import IndexFacts, ServerFacts
 from .findings import Finding, FindingKind

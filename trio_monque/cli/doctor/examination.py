@@ -19,15 +19,21 @@ from ...error_types import MonqueConnectionError
 from ...jobs.instance import Instance, is_alive
 from ...jobs.views import BrokenDocument
 from ...options_and_defaults import client_config
-from ...store import indexes
-from ...store import instances as stored
-from ...store.collection_options import look_at_options
-from ...store.diagnosis import backlog, claims, documents, follow_ups, server
-from ...store.diagnosis import indexes as diagnosis
-from ...store.diagnosis import jobs as of_jobs
-from ...store.diagnosis.limits import MOST_SECONDS, taking_up_to
+from ...store.driver.types import Database, IndexModel
 from ...store.fields import FIELD
-from ...store.types import Database, IndexModel
+from ...store.jobs import indexes
+from ...store.jobs import instances as stored
+from ...store.jobs.collection_options import look_at_options
+from ...store.reads.diagnosis import (
+    backlog,
+    documents,
+    held_jobs,
+    owed_follow_ups,
+    server,
+)
+from ...store.reads.diagnosis import index_health as diagnosis
+from ...store.reads.diagnosis import jobs as of_jobs
+from ...store.reads.diagnosis.caps import MOST_SECONDS, taking_up_to
 from .facts import Facts, IndexFacts, JobFacts, ServerFacts
 
 T = TypeVar("T")
@@ -137,13 +143,13 @@ class Examination:
             name=name,
             instances=self._list(self._instances),
             paused=self._ask(partial(stored.paused, jobs)) or frozenset(),
-            holders=self._list(partial(claims.look_at_claims, jobs, now, name), indexes.HELD),
+            holders=self._list(partial(held_jobs.look_at_claims, jobs, now, name), indexes.HELD),
             backlogs=self._list(partial(backlog.backlogs, jobs, names, now), indexes.CLAIM),
             unused=name if name and self._ask(partial(of_jobs.has_jobs, jobs, name)) is False else None,
             troubled=self._one(partial(of_jobs.troubled_jobs, jobs, now, name), latest, indexes.HELD)
             or of_jobs.Troubled(),
             schedules=self._list(partial(of_jobs.bad_schedules, jobs, name), latest, indexes.UNIQUE_KEY),
-            owed=self._list(partial(follow_ups.owed, jobs, now - OWED_FOR, name), indexes.FOLLOW_UPS),
+            owed=self._list(partial(owed_follow_ups.owed, jobs, now - OWED_FOR, name), indexes.FOLLOW_UPS),
             full=self._list(partial(documents.full_documents, jobs, names), indexes.CLAIM),
             broken=self._all_broken() if all_documents else self._broken(names),
         )

@@ -9,13 +9,13 @@ from typing import Any
 
 from ...jobs.instance import Instance
 from ...jobs.views import BrokenDocument
-from ...store.diagnosis.backlog import Backlog
-from ...store.diagnosis.claims import Holder
-from ...store.diagnosis.documents import FullDocument
-from ...store.diagnosis.follow_ups import Owed
-from ...store.diagnosis.indexes import Indexes, Plan
-from ...store.diagnosis.jobs import BadSchedule, Troubled
-from ...store.diagnosis.server import Server, ServerConnections
+from ...store.reads.diagnosis.backlog import Backlog
+from ...store.reads.diagnosis.documents import FullDocument
+from ...store.reads.diagnosis.held_jobs import Holder
+from ...store.reads.diagnosis.index_health import Indexes, Plan
+from ...store.reads.diagnosis.jobs import BadSchedule, Troubled
+from ...store.reads.diagnosis.owed_follow_ups import Owed
+from ...store.reads.diagnosis.server import Server, ServerConnections
 
 
 @dataclass(frozen=True, kw_only=True)

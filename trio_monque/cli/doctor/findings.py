@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
-from ...store.diagnosis.limits import Count
+from ...store.reads.diagnosis.caps import Count
 
 
 class Severity(StrEnum):

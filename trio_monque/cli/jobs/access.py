@@ -16,8 +16,8 @@ from ...client.monque import Monque
 from ...client.sync_monque import SyncMonque
 from ...error_types import InvalidJobIdentifierError, InvalidOptionError
 from ...options_and_defaults import ClientOptions, client_config
+from ...store.driver.types import Database
 from ...store.job_collection import JobCollection
-from ...store.types import Database
 from ..connection_options import Connection, connection_options
 from ..parameters import operation_timeout_option
 

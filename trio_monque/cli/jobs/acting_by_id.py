@@ -10,8 +10,8 @@ import click
 from ...error_types import DocumentRefusedError, InvalidOptionError, MonqueConnectionError, MonqueError
 from ...jobs.job import Job
 from ...safe_text import one_line
-from ...store.job_json import job_as_json
-from ...store.types import ObjectId
+from ...store.driver.types import ObjectId
+from ...store.jobs.job_json import job_as_json
 from ..exit_statuses import CHECK_FAILED, INTERRUPTED, SUCCEEDED
 from ..output import print_json, warn
 from .access import JobsAccess

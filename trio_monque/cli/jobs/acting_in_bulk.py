@@ -21,8 +21,8 @@ from ...jobs.job_query import JobFilter, JobSort
 from ...jobs.job_selector import JobSelector, Selection
 from ...log import logger_of
 from ...process_signals import Repeats
-from ...store.job_json import job_as_json
-from ...store.selection_counts import SelectionCount, count_selected
+from ...store.jobs.job_json import job_as_json
+from ...store.reads.selection_counts import SelectionCount, count_selected
 from ..confirmation import confirm, require_terminal
 from ..exit_statuses import CHECK_FAILED, INTERRUPTED, SUCCEEDED
 from ..output import counted, print_json, print_records, warn

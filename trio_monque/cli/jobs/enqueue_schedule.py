@@ -18,7 +18,7 @@ from ...jobs import schedule_preview
 from ...jobs.enqueued import ON_CONFLICT
 from ...jobs.job import Job
 from ...jobs.new_job import ON_EXHAUSTED
-from ...store.job_json import job_as_json, value_from_json
+from ...store.jobs.job_json import job_as_json, value_from_json
 from ..exit_statuses import SUCCEEDED
 from ..output import due, print_json, warn
 from ..parameters import FROM_NOW, JSON, LENGTH, PAIR, When

@@ -8,9 +8,9 @@ import click
 
 from ...jobs.failure_groups import grouped_failures
 from ...safe_text import one_line
-from ...store.diagnosis.jobs import failed_jobs
-from ...store.diagnosis.limits import Count
-from ...store.job_json import iso, value_as_json
+from ...store.jobs.job_json import iso, value_as_json
+from ...store.reads.diagnosis.caps import Count
+from ...store.reads.diagnosis.jobs import failed_jobs
 from ..exit_statuses import SUCCEEDED
 from ..output import print_json, print_records, since
 from .access import JobsAccess, jobs_options

@@ -9,8 +9,8 @@ from difflib import get_close_matches
 from ...jobs.fences import claimed_at, last_sign_of_life
 from ...jobs.job import Job
 from ...safe_text import one_line
-from ...store.diagnosis.claims import jobs_held_by
-from ...store.job_json import job_as_json
+from ...store.jobs.job_json import job_as_json
+from ...store.reads.diagnosis.held_jobs import jobs_held_by
 from ..exit_statuses import CHECK_FAILED, SUCCEEDED
 from ..output import print_json, print_records, since, warn
 from .access import JobsAccess

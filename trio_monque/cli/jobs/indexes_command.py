@@ -7,8 +7,8 @@ from typing import Final
 
 import click
 
-from ...store import indexes as ours
-from ...store.diagnosis.indexes import Indexes, definitions, look_at_indexes
+from ...store.jobs import indexes as ours
+from ...store.reads.diagnosis.index_health import Indexes, definitions, look_at_indexes
 from ..confirmation import confirm
 from ..exit_statuses import CHECK_FAILED, SUCCEEDED
 from ..output import print_json, print_records

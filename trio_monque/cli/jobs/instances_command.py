@@ -8,9 +8,9 @@ import click
 
 from ...jobs.instance import MOST_NAMES, Instance
 from ...safe_text import one_line
-from ...store.diagnosis.claims import numbers_held
-from ...store.diagnosis.limits import Count
-from ...store.job_json import iso
+from ...store.jobs.job_json import iso
+from ...store.reads.diagnosis.caps import Count
+from ...store.reads.diagnosis.held_jobs import numbers_held
 from ..exit_statuses import SUCCEEDED
 from ..output import print_json, print_records, since
 from .access import JobsAccess, jobs_options

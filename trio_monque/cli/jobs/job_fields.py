@@ -15,9 +15,9 @@ from ...jobs.cron import normalised, zone_names
 from ...jobs.job import JobStatus
 from ...jobs.meta import checked_meta
 from ...jobs.new_job import check_name, check_on_exhausted, check_unique_key
+from ...store.driver.types import ObjectId
 from ...store.fields import FIELD, TYPES
-from ...store.job_json import NAMES, value_from_json
-from ...store.types import ObjectId
+from ...store.jobs.job_json import NAMES, value_from_json
 from ..parameters import FROM_NOW, moment_in, seconds_in
 
 _NOT_SET: Final = FIELD["id"]

@@ -12,7 +12,7 @@ import click
 from ...jobs.job import Job
 from ...jobs.job_parts import NO_CLAIM
 from ...safe_text import one_line
-from ...store.job_json import value_as_json
+from ...store.jobs.job_json import value_as_json
 from ..output import duration, moment, print_columns, print_fields, since
 
 LONGEST_SHOWN: Final = 10_000

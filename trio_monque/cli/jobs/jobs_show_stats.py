@@ -14,9 +14,9 @@ from ...jobs.job import Job, JobStatus
 from ...jobs.job_query import JobFilter
 from ...jobs.views import QueueDepth
 from ...safe_text import one_line
-from ...store.job_json import job_as_json, value_as_json, value_from_json
-from ...store.queries import count_due_before, raw_documents
-from ...store.types import ObjectId
+from ...store.driver.types import ObjectId
+from ...store.jobs.job_json import job_as_json, value_as_json, value_from_json
+from ...store.reads.queries import count_due_before, raw_documents
 from ..exit_statuses import CHECK_FAILED, SUCCEEDED
 from ..output import duration, moment, print_json, print_records, since, warn
 from ..parameters import LENGTH

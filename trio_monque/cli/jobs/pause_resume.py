@@ -8,7 +8,7 @@ from typing import Final
 import click
 
 from ...safe_text import one_line
-from ...store.bulk_changes import last_id
+from ...store.jobs.bulk_writes import last_id
 from ..exit_statuses import SUCCEEDED
 from ..output import print_json
 from .access import JobsAccess, jobs_options

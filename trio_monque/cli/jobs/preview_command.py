@@ -11,7 +11,7 @@ import click
 from ...jobs import schedule_preview
 from ...jobs.cron import MOST_OCCURRENCES
 from ...jobs.schedule_preview import SchedulePreview
-from ...store.job_json import iso
+from ...store.jobs.job_json import iso
 from ..exit_statuses import SUCCEEDED
 from ..output import moment, print_columns, print_json, warn
 

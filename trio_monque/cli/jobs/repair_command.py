@@ -13,13 +13,13 @@ import click
 from ...error_types import DocumentRefusedError, InvalidOptionError
 from ...jobs.job import JobStatus
 from ...safe_text import one_line
-from ...store.extended_json import text_of_id
+from ...store.broken.repairing import Repair, Trial, repair_if_unchanged, try_out
+from ...store.driver.extended_json import text_of_id
+from ...store.driver.types import ObjectId
 from ...store.fields import FIELD
-from ...store.job_changes import KeyInUseError
-from ...store.job_json import iso, job_as_json, value_as_json, value_from_json
-from ...store.queries import raw_documents
-from ...store.repairing import Repair, Trial, repair_if_unchanged, try_out
-from ...store.types import ObjectId
+from ...store.jobs.job_changes import KeyInUseError
+from ...store.jobs.job_json import iso, job_as_json, value_as_json, value_from_json
+from ...store.reads.queries import raw_documents
 from ..confirmation import confirm
 from ..exit_statuses import CHECK_FAILED, SUCCEEDED
 from ..output import due, print_json, print_records, warn

@@ -14,7 +14,7 @@ from ...log import logger_of
 from ...process_signals import WithoutRepeats
 from ..exit_statuses import FAILED
 from .child_process import ChildProcess, start_child
-from .health import HealthReport, ProcessReport, report_of_processes
+from .health_answers import HealthReport, ProcessReport, report_of_processes
 from .parent_link import HEALTH, METRICS
 
 logger = logger_of("cli")

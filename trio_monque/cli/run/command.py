@@ -20,7 +20,7 @@ from .parent_link import SUPERVISED, ParentLink
 from .scheduler_options import scheduler_options
 from .supervisor import Supervisor
 from .target import SelectedNames
-from .worker import Work, run_worker
+from .worker_process import Work, run_worker
 from .worker_state import WorkerState
 
 if TYPE_CHECKING:

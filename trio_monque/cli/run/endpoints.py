@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...error_types import MonqueError
 from .children import Children
-from .health import health_pages
+from .health_answers import health_pages
 from .http_server import Address, served
 from .parent_link import HEALTH, METRICS
 from .worker_state import WorkerState

@@ -10,7 +10,7 @@ from typing import Final
 import trio
 
 from ...scheduler.scheduler import Scheduler
-from .health import HealthReport, report_of_worker
+from .health_answers import HealthReport, report_of_worker
 
 _BEAT: Final = 0.5
 """Seconds between two signs of life of the event loop."""

@@ -1,7 +1,7 @@
 """Claims on documents of any collection: the guarded write, the read of what it took, and the release.
 
-As for jobs (`store/claiming.py`), with a lock in one field of each document. Instances A and B look at the same free
-document and both try to claim it. What each condition closes:
+As for jobs (`store/jobs/claiming.py`), with a lock in one field of each document. Instances A and B look at the same
+free document and both try to claim it. What each condition closes:
 
 - The write repeats the caller's filter and the condition that the lock is free now. B's write comes after A's and does
   not match. Without the condition, both would handle the document.
@@ -27,8 +27,8 @@ from pymongo import errors as driver
 from ...document_lock import MOST_TRIES, LockStamp, dead_letter_lock, read_lock
 from ...error_types import MonqueConnectionError
 from ...log import logger_of
-from ..commands import BY_ID, by_majority, causal_session, command, update_unless_refused
-from ..types import ClientSession
+from ..driver.commands import BY_ID, by_majority, causal_session, command, update_unless_refused
+from ..driver.types import ClientSession
 from .locked_collection import LockedCollection
 from .settling import send
 

@@ -8,8 +8,8 @@ from datetime import datetime
 from typing import Any, Final
 
 from ...document_lock import NEVER
-from ..bounded_counts import Stages, first_of
-from ..commands import command
+from ..driver.bounded_counts import Stages, first_of
+from ..driver.commands import command
 from .claiming import selection_of
 from .locked_collection import LockedCollection
 

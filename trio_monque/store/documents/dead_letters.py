@@ -9,7 +9,7 @@ from typing import Any
 import bson
 
 from ...document_lock import Lock
-from ..commands import command
+from ..driver.commands import command
 from .claiming import selection_of, update_each_if_refused
 from .locked_collection import LockedCollection
 

@@ -22,7 +22,7 @@ from pymongo.client_session import ClientSession
 from ...document_lock import NEVER, LockState, state_of
 from ...log import logger_of
 from ..codec import OWN_OPTIONS
-from ..commands import BY_ID, at_one_moment, command
+from ..driver.commands import BY_ID, at_one_moment, command
 from .locked_collection import LockedCollection
 from .rescuing import observe_in
 

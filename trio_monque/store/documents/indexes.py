@@ -17,7 +17,7 @@ from pymongo import errors as driver
 
 from ...error_types import MonqueConnectionError
 from ..codec import OWN_OPTIONS
-from ..commands import command
+from ..driver.commands import command
 from .due import looked_for
 from .locked_collection import EARLIEST, LockedCollection
 

@@ -1,4 +1,4 @@
-"""Renewals of locks in documents: as for jobs (`store/leases.py`), with `until` as the sign of life.
+"""Renewals of locks in documents: as for jobs (`store/jobs/leases.py`), with `until` as the sign of life.
 
 A renewal repeats the whole fence (`document_lock.Fence`): the holder, the token, and the `until` values that this claim
 has sent. A program that knows only `by` and `until` may take over an expired lock, and leave our token in it. If a
@@ -18,8 +18,8 @@ from pymongo import UpdateMany, UpdateOne
 
 from ...document_lock import Fence, read_lock
 from ...log import logger_of
-from ..commands import BY_ID, causal_session, command, in_chunks
-from ..types import ClientSession
+from ..driver.commands import BY_ID, causal_session, command, in_chunks
+from ..driver.types import ClientSession
 from .locked_collection import LockedCollection
 from .settling import send
 

@@ -26,9 +26,9 @@ from ...error_types import InvalidOptionError
 from ...log import logger_of
 from ...safe_text import shown
 from ..codec import LENIENT, OWN_OPTIONS, RawDocument
-from ..commands import BY_ID, Interference, by_majority
+from ..driver.commands import BY_ID, Interference, by_majority
+from ..driver.types import Collection
 from ..skipped_documents import LOOK_AGAIN_AFTER, Cooldown, SkippedDocuments
-from ..types import Collection
 
 logger = logger_of("store")
 

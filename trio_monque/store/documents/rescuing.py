@@ -17,9 +17,9 @@ from pymongo import UpdateOne
 
 from ...document_lock import Lock, shortened
 from ...log import logger_of
-from ..by_halves import TIME_OF_A_PART, sent_by_halves
-from ..commands import BY_ID, causal_session, command
-from ..types import ClientSession
+from ..driver.by_halves import TIME_OF_A_PART, sent_by_halves
+from ..driver.commands import BY_ID, causal_session, command
+from ..driver.types import ClientSession
 from .locked_collection import LockedCollection, as_stored
 from .settling import send
 

@@ -25,8 +25,8 @@ from pymongo import errors as driver
 from pymongo.client_session import ClientSession
 
 from ...document_lock import read_lock
-from ..commands import BulkAnswer, bulk_write, causal_session, command
-from ..driver_errors import is_about_document
+from ..driver.commands import BulkAnswer, bulk_write, causal_session, command
+from ..driver.driver_errors import is_about_document
 from .locked_collection import LockedCollection, as_stored
 from .settling_statements import EncodedUpdate, Ending, encoded_update, grouped, request_of
 

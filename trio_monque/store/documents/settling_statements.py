@@ -24,8 +24,8 @@ from ...document_lock import Fence
 from ...error_types import InvalidPayloadError
 from ...options_and_defaults import LARGEST_PAYLOAD
 from ..codec import OWN_OPTIONS
-from ..commands import BY_ID, in_chunks_by_size
-from ..joined_update import MOST_BYTES, each_its_own
+from ..driver.commands import BY_ID, in_chunks_by_size
+from ..driver.joined_update import MOST_BYTES, each_its_own
 from .locked_collection import LockedCollection
 
 FEWEST_JOINED: Final = 3

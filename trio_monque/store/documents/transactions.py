@@ -1,8 +1,8 @@
 """What the transaction of a claim writes to its document, and how it finds out what became of that.
 
-`store/transactions.py` says in which order. The document is the caller's: no receipt is left in it. If the answer to
-the commit is lost and the lock is gone, our commit has removed it, as long as no other program can have taken the lock.
-Later, nothing shows who has removed it.
+`store/driver/transaction_attempts.py` says in which order. The document is the caller's: no receipt is left in it. If
+the answer to the commit is lost and the lock is gone, our commit has removed it, as long as no other program can have
+taken the lock. Later, nothing shows who has removed it.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from datetime import datetime
 from typing import Any
 
 from ...document_lock import Fence
-from ..commands import BY_ID, command
-from ..transaction_terms import FoundCommit
-from ..types import ClientSession
+from ..driver.commands import BY_ID, command
+from ..driver.transaction_terms import FoundCommit
+from ..driver.types import ClientSession
 from .locked_collection import LockedCollection
 from .settling_statements import Ending, filter_and_update
 

@@ -1,0 +1,98 @@
+"""One worker process: imports the targets, opens their resources, and runs a scheduler until a signal ends it."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from contextlib import AsyncExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from types import FrameType
+
+import anyio
+
+from ...error_types import MonqueError
+from ...options_and_defaults import SchedulerOptions
+from ...process_signals import default_signals_in_children
+from ...scheduler.events_and_report import SchedulerReport
+from ...scheduler.signals import run_until_signalled
+from ...store.driver.types import Database
+from ..connection_options import Connection
+from ..exit_statuses import CHECK_FAILED, SUCCEEDED
+from .target import SelectedNames, WorkerTarget, declared_loop, load_target, workers_of_all
+from .worker_state import WorkerState
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a worker process runs.
+
+    Attributes:
+        targets: As they were given: `package.module:attribute`.
+        selection: Which of their workers.
+        connection: The database.
+        loop: The event loop of async handlers: trio, asyncio or uvloop; None for the one that the workers declare.
+        options: The options of the scheduler that were given.
+    """
+
+    targets: tuple[str, ...]
+    selection: SelectedNames
+    connection: Connection
+    loop: str | None
+    options: SchedulerOptions
+
+
+def run_worker(work: Work, state: WorkerState) -> int:
+    """Run the worker process, and return its exit status. The state shows its health meanwhile.
+
+    Raises:
+        MonqueError: It could not start, or its scheduler crashed.
+        UserCodeError: A target raised.
+        KeyboardInterrupt: A signal came before the scheduler had started, or after it had ended.
+    """
+    with default_signals_in_children(), _sigterm_as_ctrl_c(), work.connection.open() as db:
+        targets = [load_target(name) for name in work.targets]
+        loop = work.loop or declared_loop(targets) or "trio"
+        backend = "trio" if loop == "trio" else "asyncio"
+        options = {"use_uvloop": True} if loop == "uvloop" else {}
+        report = anyio.run(partial(_run, work, targets, db, state), backend=backend, backend_options=options)
+    return CHECK_FAILED if report.unfinished else SUCCEEDED
+
+
+async def _run(work: Work, targets: list[WorkerTarget], db: Database, state: WorkerState) -> SchedulerReport:
+    report: SchedulerReport | None = None
+    async with AsyncExitStack() as stack:
+        workers = work.selection.of(await workers_of_all(targets, stack), ", ".join(work.targets))
+        report = await run_until_signalled(db, workers, task_status=state, **work.options)
+        # On asyncio, run_until_signalled leaves the default behind: the process would end without closing resources.
+        _make_sigterm_ctrl_c()
+    # A signal now would find nothing to end, and would only change the exit status.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)
+    if report is None:
+        raise MonqueError(
+            "the scheduler did not run: a target suppressed the error, where it has a yield: " + ", ".join(work.targets)
+        )
+    return report
+
+
+@contextmanager
+def _sigterm_as_ctrl_c() -> Iterator[None]:
+    """Let SIGTERM end the imports and the resources of the targets as Ctrl-C does, so that they are cleaned up."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    # A shell without job control starts background processes so that they ignore it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    _make_sigterm_ctrl_c()
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _make_sigterm_ctrl_c() -> None:
+    def interrupt(_signal: int, _frame: FrameType | None) -> None:
+        # Not `raise KeyboardInterrupt`: the event loops know at which moments it would break them.
+        signal.raise_signal(signal.SIGINT)
+
+    signal.signal(signal.SIGTERM, interrupt)

@@ -1,0 +1,1 @@
+"""Documents that are not readable jobs: found, listed and repaired."""

@@ -1,0 +1,300 @@
+"""Which jobs are due (the look before a claim), and when the next job is due. Nothing is written here.
+
+A look returns candidates, not claims. Two instances may see the same job; the guarded write decides who gets it
+(`claiming.py`). So a look may be stale, but it must not miss a due job for long. What the conditions here close:
+
+- One query for each name, in one round trip. With one query for all names, a name with a long backlog would fill it,
+  and due jobs of other names would wait behind that backlog.
+- Documents that no scheduler can run stay pending and due. They would fill the head of the queue for ever, so a look
+  leaves them out by id (`skipped_documents.py`). Where they are too many for one query, the look reads the index page
+  by page (`due_behind_skipped.py`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+from types import MappingProxyType
+from typing import Any, Final
+
+from bson import Int64, ObjectId
+from pymongo import ASCENDING
+
+from ...jobs.claimable import claimable
+from ...jobs.follow_ups import HELD_UNTIL
+from ...jobs.job import Job
+from ...jobs.rescue_policy import UNSUSPECTED
+from ..broken import broken_documents
+from ..broken.doubled_fields import AS_COMPARED
+from ..codec import filter_of
+from ..decoding import LARGEST_COUNTER
+from ..driver.commands import command, in_chunks
+from ..driver.types import Collection
+from ..fields import FIELD
+from ..job_collection import JobCollection
+from ..skipped_documents import can_be_named
+from . import due_behind_skipped, indexes
+from .due_behind_skipped import Wanted
+
+CLAIM_ORDER: Final = [(FIELD["next_run_at"], ASCENDING)]
+"""The order in which due jobs are claimed: earliest first. Not by id as well: the claim index does not give that."""
+
+MOST_NAMED: Final = 1000
+"""Skipped documents of one name that a query leaves out by id. For more of them, see `due_behind_skipped.py`."""
+
+# The server takes a pipeline of a thousand stages at most.
+MOST_NAMES_IN_ONE_LOOK: Final = 200
+
+_NOTHING: Final[Mapping[str, int]] = MappingProxyType({})
+_NEXT_RUN_AT = FIELD["next_run_at"]
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What a look found.
+
+    Attributes:
+        jobs: Candidates, not claims: earliest first within each name.
+        exhausted: The names that have no other due jobs now.
+        short: The names that had fewer jobs than wanted behind the passed-over ones. So a second query has read these
+            names from the head.
+    """
+
+    jobs: Sequence[Job]
+    exhausted: frozenset[str] = frozenset()
+    short: frozenset[str] = frozenset()
+
+
+def survey(
+    jobs: JobCollection,
+    wanted: Mapping[str, int],
+    now: datetime,
+    *,
+    suspects: bool = True,
+    passed_over: Mapping[str, int] = _NOTHING,
+    is_announced: bool = True,
+) -> Seen:
+    """Look for due jobs, and once more for the names that have too few in the first answer. Usually one round trip.
+
+    Each name with many skipped documents has queries of its own: see `due_behind_skipped.py`.
+
+    Args:
+        jobs: The jobs collection.
+        wanted: How many jobs of each name to return at most.
+        now: By the server's time.
+        suspects: Whether to return suspects, too.
+        passed_over: How many jobs at the head of a name to leave out: other instances claim those (see
+            `engine/contention.py`).
+        is_announced: A job may have become due since the look before.
+    """
+    # More documents may prove repaired at the next look, and be due: until then, no name counts as exhausted.
+    is_more_repaired = broken_documents.look_again_if_it_is_time(jobs)
+    plain = {name: most for name, most in wanted.items() if jobs.count_skipped(name) <= MOST_NAMED}
+    skipped_before = {name: jobs.count_skipped(name) for name in plain}
+    heads = {name: count for name, count in passed_over.items() if name in plain}
+    found = look(jobs, plain, now, suspects=suspects, passed_over=heads)
+    # Behind the passed-over head, these names had too few jobs. So this reads the head as well: a job may have come
+    # there since it was counted, and would otherwise wait.
+    short = _short(found, {name: plain[name] for name in heads})
+    if short:
+        again = look(jobs, {name: plain[name] for name in short}, now, suspects=suspects)
+        found = [*(job for job in found if job.name not in short), *again]
+    exhausted = _short(found, plain)
+    # A document that this look met, and that is skipped from now on, took the place of a job: there may be jobs behind
+    # it, so the name is not exhausted.
+    paged = {
+        name
+        for name in wanted
+        if name not in plain or (name in exhausted and jobs.count_skipped(name) > skipped_before[name])
+    }
+    if not paged:
+        return Seen(found, frozenset() if is_more_repaired else exhausted, short)
+    found, exhausted = [job for job in found if job.name not in paged], exhausted - paged
+    for name in paged:
+        if wanted[name] > 0:
+            of_name = Wanted(name=name, most=wanted[name], now=now, suspects=suspects)
+            due, is_all = due_behind_skipped.look(jobs, of_name, is_announced=is_announced)
+            found += due
+            exhausted |= {name} if is_all else set()
+    # A paged look passes nothing over: it has read these names from the head.
+    return Seen(found, frozenset() if is_more_repaired else exhausted, short | (passed_over.keys() & paged))
+
+
+def _short(found: Sequence[Job], wanted: Mapping[str, int]) -> frozenset[str]:
+    """Return the names with fewer jobs than wanted."""
+    counted = Counter(job.name for job in found)
+    return frozenset(name for name, most in wanted.items() if counted[name] < most)
+
+
+@command("look for due jobs", writes=False)
+def look(
+    jobs: JobCollection,
+    wanted: Mapping[str, int],
+    now: datetime,
+    *,
+    suspects: bool = True,
+    passed_over: Mapping[str, int] = _NOTHING,
+) -> Sequence[Job]:
+    """Return due jobs, earliest first within each name, at most as many of each name as wanted.
+
+    Args:
+        passed_over: How many jobs at the head of a name to leave out.
+        suspects: Whether to return suspects, too.
+
+    Raises:
+        IndexesGoneError: The claim index is not there, although it should be.
+    """
+    # If no suspect can be claimed now, a row of them at the head must not hide the jobs behind it.
+    also = {} if suspects else filter_of(UNSUSPECTED)
+    names = [name for name, slots in wanted.items() if slots > 0]
+    found: list[Job] = []
+    for chunk in in_chunks(names, MOST_NAMES_IN_ONE_LOOK):
+        with indexes.relied_on():
+            found += jobs.decoded(partial(_look, jobs, {name: wanted[name] for name in chunk}, now, also, passed_over))
+    return [job for job in found if jobs.can_be_claimed(job, wanted)]
+
+
+def _look(
+    jobs: JobCollection,
+    wanted: Mapping[str, int],
+    now: datetime,
+    also: Mapping[str, Any],
+    passed_over: Mapping[str, int],
+    collection: Collection,
+) -> Iterable[Any]:
+    first, *others = wanted
+    due = {**_due(jobs, first, now), **also}
+    # If the index is gone, the look fails instead of reading the whole collection, and the client creates the indexes
+    # again.
+    index = indexes.hint(jobs, indexes.CLAIM)
+    if not others:
+        return collection.find(
+            due,
+            sort=CLAIM_ORDER,
+            skip=passed_over.get(first, 0),
+            limit=wanted[first],
+            batch_size=wanted[first] + 1,
+            hint=index,
+        )
+    # A part for each name: see the top of this file.
+    return collection.aggregate(
+        [
+            *_earliest(due, wanted[first], passed_over.get(first, 0)),
+            *(
+                {
+                    "$unionWith": {
+                        "coll": collection.name,
+                        "pipeline": _earliest(
+                            {**_due(jobs, name, now), **also}, wanted[name], passed_over.get(name, 0)
+                        ),
+                    }
+                }
+                for name in others
+            ),
+        ],
+        batchSize=sum(wanted.values()) + 1,
+        **indexes.hinting(index),
+    )
+
+
+def _due(jobs: JobCollection, name: str, now: datetime) -> dict[str, Any]:
+    due = filter_of(claimable([name], now))
+    # Another program may leave a pending job with an owner. No claim takes it, but a look must see it, to log it.
+    unowned = {FIELD["claim.by"]: due.pop(FIELD["claim.by"])}
+    if left_over := jobs.left_over.of(name):
+        # Looks leave out such jobs that are logged already, for as long as they have an owner.
+        due["$or"] = [unowned, {"_id": {"$nin": left_over}}]
+    if unfit := [*jobs.broken.of(name), *jobs.unclaimable.of(name), *jobs.elsewhere.of(name)]:
+        # The skipped documents stay pending, and would fill the head of the queue.
+        due["_id"] = {"$nin": unfit}
+        # If no query can name one of these ids, that document would come back in every look. Its id is not an ObjectId,
+        # as the id of every job is: so the look asks for ObjectIds only.
+        if not all(map(can_be_named, unfit)):
+            due["_id"]["$type"] = "objectId"
+    return due
+
+
+def _earliest(due: Mapping[str, Any], limit: int, skip: int) -> list[dict[str, Any]]:
+    passing_over = [{"$skip": skip}] if skip else []
+    return [{"$match": due}, {"$sort": dict(CLAIM_ORDER)}, *passing_over, {"$limit": limit}]
+
+
+@dataclass(frozen=True, slots=True)
+class OneJob:
+    """What `claiming.take_one` needs to claim a pending job without a look.
+
+    Attributes:
+        id: The id of the job.
+        name: The name of the job.
+        attempts: How often the job has been claimed.
+    """
+
+    id: ObjectId
+    name: str
+    attempts: int
+
+
+@dataclass(frozen=True, slots=True)
+class NextDue:
+    """When the next job is due.
+
+    Attributes:
+        moment: When that is.
+        alone: The job, if no other one is due at that moment, and if a claim can take it by its id.
+    """
+
+    moment: datetime
+    alone: OneJob | None
+
+
+_OF_ONE: Final = {FIELD[field]: True for field in ("id", "name", "next_run_at", "attempts", "rescues")}
+
+
+@command("look for the next due job", writes=False)
+def next_due(jobs: JobCollection, names: Sequence[str], after: datetime) -> NextDue | None:
+    """Return when the earliest job of those that were not due at `after` is due; None if there is none."""
+    earliest: list[Mapping[str, Any]] = []
+    # If a document has the date twice, the server compares the first, and these codec options read the first. If this
+    # function returned the second one, and that was in the past, the caller would ask again at once, for ever.
+    collection = jobs.collection.with_options(codec_options=AS_COMPARED)
+    for chunk in in_chunks(names, MOST_NAMES_IN_ONE_LOOK):
+        # Skipped documents need not be left out: they were due before `after`.
+        later = filter_of(claimable(chunk, after))
+        # An array of dates, which no job has, matches by any of its dates. Two of them would hide the jobs behind them.
+        later[_NEXT_RUN_AT] = {"$gt": after, "$not": {"$type": "array"}}
+        # Two documents, to know whether the first is alone. A negative limit: in one answer, without a cursor.
+        found = collection.find(later, _OF_ONE, sort=CLAIM_ORDER, limit=-2)
+        # The driver does not read a date beyond the year 9999 as a datetime. Such a job never becomes due; nor does a
+        # follow-up while it is held, and a virtual clock would jump to its date.
+        earliest += [
+            document
+            for document in found
+            if isinstance(document[_NEXT_RUN_AT], datetime) and document[_NEXT_RUN_AT] < HELD_UNTIL
+        ]
+    if not earliest:
+        return None
+    moment = min(document[_NEXT_RUN_AT] for document in earliest)
+    first, *others = (document for document in earliest if document[_NEXT_RUN_AT] == moment)
+    return NextDue(moment, None if others else _one(first))
+
+
+@command("look for the earliest pending job", writes=False)
+def earliest(jobs: JobCollection, names: Sequence[str], now: datetime) -> datetime | None:
+    """Return when the first pending job of these names is or was due, without skipped ones; None if there is none."""
+    due = [moment for name in names if (moment := due_behind_skipped.earliest(jobs, name, now)) is not None]
+    if due:
+        return min(due)
+    later = next_due(jobs, names, now)
+    return None if later is None else later.moment
+
+
+def _one(found: Mapping[str, Any]) -> OneJob | None:
+    job_id, attempts = found["_id"], found.get(FIELD["attempts"]) or 0
+    is_counter = type(attempts) in (int, Int64) and 0 <= attempts <= LARGEST_COUNTER
+    is_whole = type(job_id) is ObjectId and is_counter and type(found[FIELD["name"]]) is str
+    if not is_whole or found.get(FIELD["rescues"]) not in UNSUSPECTED["rescues"].values:
+        return None
+    return OneJob(job_id, found[FIELD["name"]], attempts)

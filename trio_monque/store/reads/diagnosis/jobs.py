@@ -1,0 +1,250 @@
+"""Jobs that are in trouble: they kill their processes, fail again and again, or have a schedule that is not one.
+
+No index has these properties. So each question reads a bounded number of jobs along an index, and `MOST_READ` is the
+bound: those that changed last, or that have a unique key, as declared schedules do.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Any, Final
+
+from pymongo import DESCENDING, IndexModel
+
+from ....error_types import InvalidCronError, UnknownTimeZoneError
+from ....jobs.cron import check_timezone, lack_of_zone, normalised
+from ....jobs.failure_groups import FailedJob
+from ....jobs.job import JobStatus
+from ...codec import LENIENT
+from ...driver.bounded_counts import Stages, first_of
+from ...driver.commands import command
+from ...driver.types import Collection
+from ...fields import FIELD
+from ...job_collection import JobCollection
+from ...jobs import indexes
+from ...jobs.rescuing import CLAIMED
+from .caps import briefly
+
+MOST_READ: Final = 5_000
+RECENT: Final = timedelta(days=1)
+
+MANY_FAILURES: Final = 5
+"""Failures in a row from which on a job counts as failing again and again."""
+
+_REASON_SHOWN: Final = 200
+_GIVEN_UP: Final = r"^died \d+ times? while running"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TroubledJob:
+    """A job whose claims died, or whose attempts failed again and again.
+
+    Attributes:
+        id, name, status: Of the job.
+        deaths: How many claims on it died in a row; for a job that was given up, as its reason has it.
+        failures: How many attempts failed in a row.
+        reason: Why the last one failed; None if unknown.
+    """
+
+    id: Any
+    name: str
+    status: str
+    deaths: int
+    failures: int
+    reason: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Troubled:
+    """The jobs in trouble that a bounded look found.
+
+    Attributes:
+        jobs: The jobs, those that changed last first.
+        is_capped: There were more jobs than the look reads, so there may be more in trouble.
+    """
+
+    jobs: Sequence[TroubledJob] = ()
+    is_capped: bool = False
+
+
+@command("look for jobs that died or failed again and again", writes=False)
+def troubled_jobs(jobs: JobCollection, now: datetime, name: str | None = None) -> Troubled:
+    """Return the jobs of the last day that failed for good, fail again and again, or died.
+
+    Of one name it needs the indexes `CLAIM` and `HELD`; of all names, `UPDATED` and `HELD`.
+    """
+    begin = now - RECENT
+    held = CLAIMED if name is None else {**CLAIMED, FIELD["name"]: name}
+    looks = [_read(jobs, indexes.HELD, held, {})]
+    looks += [_latest(jobs, status, name, begin) for status in (JobStatus.PENDING, JobStatus.FAILED)]
+    running, *at_rest = (look[:MOST_READ] for look in looks)
+    recent = (one for look in at_rest for one in look if one["at"] is not None and one["at"] >= begin)
+    found = map(_troubled, [*running, *recent])
+    return Troubled(
+        jobs=[one for one in found if one.deaths or one.failures >= MANY_FAILURES or one.status == JobStatus.FAILED],
+        is_capped=any(len(look) > MOST_READ for look in looks),
+    )
+
+
+def _latest(
+    jobs: JobCollection,
+    status: JobStatus,
+    name: str | None,
+    begin: datetime | None = None,
+    residual: Mapping[str, Any] | None = None,
+) -> Sequence[Mapping[str, Any]]:
+    """Read the jobs of a status that changed last, since `begin`; of one name, those that were due last."""
+    condition: dict[str, Any] = {FIELD["status"]: status.value}
+    if name is None:
+        condition |= {} if begin is None else {FIELD["updated_at"]: {"$gte": begin}}
+        return _read(jobs, indexes.UPDATED, condition, {FIELD["updated_at"]: DESCENDING}, residual)
+    condition[FIELD["name"]] = name
+    return _read(jobs, indexes.CLAIM, condition, {FIELD["next_run_at"]: DESCENDING}, residual)
+
+
+def _troubled(found: Mapping[str, Any]) -> TroubledJob:
+    reason = found["reason"]
+    given_up = re.search(r"\d+", reason) if reason and re.match(_GIVEN_UP, reason) else None
+    return TroubledJob(
+        id=found["_id"],
+        name=str(found["name"]),
+        status=str(found["status"]),
+        deaths=int(given_up[0]) if given_up else _count(found["rescues"]),
+        failures=_count(found["failures"]),
+        reason=reason,
+    )
+
+
+def _count(value: object) -> int:
+    return int(value) if isinstance(value, int | float) else 0
+
+
+@command("look at the failed jobs", writes=False)
+def failed_jobs(jobs: JobCollection, name: str | None = None) -> tuple[Sequence[FailedJob], bool]:
+    """Return the last MOST_READ jobs that failed for good, of one name or of all, and whether there are more."""
+    found = _latest(jobs, JobStatus.FAILED, name)
+    failures = [
+        FailedJob(id=one["_id"], name=str(one["name"]), reason=one["reason"], at=one["at"])
+        for one in found[:MOST_READ]
+        if one["at"] is not None
+    ]
+    return failures, len(found) > MOST_READ
+
+
+@command("look for a job of the name", writes=False)
+def has_jobs(jobs: JobCollection, name: str) -> bool:
+    """Return whether any job has this name. Two keys of indexes."""
+    at_rest = {FIELD["name"]: name, FIELD["status"]: {"$in": [status.value for status in indexes.AT_REST]}}
+    looks = ((indexes.CLAIM, at_rest), (indexes.HELD, {**CLAIMED, FIELD["name"]: name}))
+    collection = jobs.collection.with_options(codec_options=LENIENT)
+    return any(indexes.hinted(index, partial(_first, collection, condition)) is not None for index, condition in looks)
+
+
+def _first(collection: Collection, condition: Mapping[str, Any], hint: str | None) -> Any:
+    return collection.find_one(condition, {FIELD["id"]: True}, **indexes.hinting(hint))
+
+
+# --- Schedules ---
+
+
+@dataclass(frozen=True, kw_only=True)
+class BadSchedule:
+    """A recurring job whose next occurrence cannot be computed.
+
+    Attributes:
+        id, name, status: Of the job.
+        line: Its cron line, as it is stored.
+        problem: Why it cannot be understood.
+        is_unknown_here: Another machine may understand it: this one does not know its time zone.
+    """
+
+    id: Any
+    name: str
+    status: str
+    line: str
+    problem: str
+    is_unknown_here: bool = False
+
+
+@command("look for schedules that cannot be understood", writes=False)
+def bad_schedules(jobs: JobCollection, name: str | None = None) -> Sequence[BadSchedule]:
+    """Return such schedules, as far as they are found. Needs `UNIQUE_KEY`, and `UPDATED` or for one name `CLAIM`."""
+    recurs = {FIELD["schedule.cron"]: {"$exists": True, "$ne": None}}
+    key, status = FIELD["unique_key"], FIELD["status"]
+    of_name = {"$gte": ""} if name is None else name
+    live = {FIELD["name"]: of_name, key: {"$exists": True}, status: {"$in": ["pending", "processing"]}}
+    found = {_key(one): one for one in _read(jobs, indexes.UNIQUE_KEY, live, {}, recurs)}
+    for of in (JobStatus.PENDING, JobStatus.FAILED):
+        found |= {_key(one): one for one in _latest(jobs, of, name, residual=recurs)}
+    judged = ((one, *_problem_of_line(one["line"], one["timezone"])) for one in found.values())
+    return [
+        BadSchedule(
+            id=one["_id"],
+            name=str(one["name"]),
+            status=str(one["status"]),
+            line=str(one["line"]),
+            problem=problem,
+            is_unknown_here=is_unknown_here,
+        )
+        for one, problem, is_unknown_here in judged
+        if problem is not None
+    ]
+
+
+def _key(found: Mapping[str, Any]) -> str:
+    return repr(found["_id"])  # An id of a document that is not a job may be unhashable.
+
+
+def _problem_of_line(line: object, timezone: object) -> tuple[str | None, bool]:
+    """Return what is wrong with a schedule, and whether another machine may understand it."""
+    if not isinstance(line, str):
+        return "it is not a text", False
+    try:
+        normalised(line)
+        check_timezone(line, timezone)
+    except UnknownTimeZoneError:
+        pass
+    except InvalidCronError as error:
+        return str(error), False
+    lack = lack_of_zone(timezone)
+    return lack, lack is not None
+
+
+# --- How they are read ---
+
+
+def _read(
+    jobs: JobCollection,
+    index: IndexModel,
+    condition: Mapping[str, Any],
+    order: Mapping[str, int],
+    residual: Mapping[str, Any] | None = None,
+) -> Sequence[Mapping[str, Any]]:
+    """Read MOST_READ jobs and one more along the index, and return those that meet the rest of the condition."""
+    reason, at = f"${FIELD['fail_reason']}", f"${FIELD['updated_at']}"
+    is_text = {"$eq": [{"$type": reason}, "string"]}
+    steps: Stages = [
+        *first_of(condition, MOST_READ + 1, order),
+        *([{"$match": residual}] if residual else []),
+        {
+            "$project": {
+                "name": f"${FIELD['name']}",
+                "status": f"${FIELD['status']}",
+                "at": {"$cond": [{"$eq": [{"$type": at}, "date"]}, at, None]},
+                "rescues": f"${FIELD['rescues']}",
+                "failures": f"${FIELD['fail_count']}",
+                "line": f"${FIELD['schedule.cron']}",
+                "timezone": f"${FIELD['schedule.timezone']}",
+                "reason": {"$cond": [is_text, {"$substrCP": [reason, 0, _REASON_SHOWN]}, None]},
+            }
+        },
+    ]
+    collection = jobs.collection.with_options(codec_options=LENIENT)
+    absent = dict.fromkeys(("name", "status", "at", "rescues", "failures", "line", "timezone", "reason"))
+    # The doctor asks only if the index is there; `trio-monque errors` asks without it, too, for a second at most.
+    found = indexes.hinted(index, lambda hint: briefly(partial(collection.aggregate, steps, **indexes.hinting(hint))))
+    return [{**absent, **one} for one in found]

@@ -1,0 +1,299 @@
+"""Reads of jobs: one by its id, lists, pages, and the names that have jobs. `index_scans.py` chooses the index.
+
+A page is capped: if its filter matches few jobs, the page reads `MOST_EXAMINED` jobs at most.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from functools import partial
+from typing import Any, Final, TypeVar
+
+from bson import ObjectId
+from pymongo import ASCENDING
+
+from ...jobs.conditional_write import OneOf, Within
+from ...jobs.cursors import Anchor, anchor_of
+from ...jobs.job import Job, JobStatus
+from ...jobs.job_query import JobQuery
+from ...jobs.views import Found
+from ..codec import LENIENT, OWN_OPTIONS, filter_of
+from ..driver.bounded_counts import first_of
+from ..driver.commands import BY_ID, at_one_moment, command
+from ..driver.types import ClientSession, Collection
+from ..fields import BUT_HEAVY, FIELD
+from ..job_collection import JobCollection
+from ..jobs import indexes
+from ..jobs.index_scans import IndexScan, ScansByName, scans_of
+
+T = TypeVar("T")
+
+MOST_EXAMINED: Final = 10_000
+"""The number of jobs that a page reads at most if its filter matches few of them."""
+
+_GROWTH: Final = 8
+
+
+@command("read the job", writes=False)
+def get_job(jobs: JobCollection, job_id: ObjectId) -> Job | None:
+    """Return the job; None if there is none. Raises BrokenDocumentError if the document is not a job."""
+    document = jobs.raw.find_one({"_id": job_id})
+    return None if document is None else jobs.codec.decode(document)
+
+
+@command("read the document", writes=False)
+def raw_documents(jobs: JobCollection, ids: Sequence[object]) -> Sequence[dict[str, Any]]:
+    """Return the documents with these ids, whether or not they are jobs."""
+    collection = jobs.collection.with_options(codec_options=LENIENT)
+    return list(collection.find({"_id": {"$in": [*ids]}}, hint=BY_ID))
+
+
+@command("read the job of the key", writes=False)
+def get_job_by_key(jobs: JobCollection, name: str, unique_key: str) -> Job | None:
+    """Return the pending or processing job that has the key. Raises BrokenDocumentError if that is not a job."""
+    live = OneOf((JobStatus.PENDING, JobStatus.PROCESSING))
+    of_key = filter_of({"name": name, "unique_key": unique_key, "status": live})
+    document = indexes.hinted(indexes.UNIQUE_KEY, lambda hint: jobs.raw.find_one(of_key, **indexes.hinting(hint)))
+    return None if document is None else jobs.codec.decode(document)
+
+
+@command("count the jobs that are due before it", writes=False)
+def count_due_before(jobs: JobCollection, job: Job, limit: int) -> int:
+    """Return how many jobs of the name of this pending job are due before it, counted up to `limit`."""
+    earlier = filter_of({"name": job.name, "status": JobStatus.PENDING, "next_run_at": Within(below=job.next_run_at)})
+    return indexes.hinted(
+        indexes.CLAIM,
+        lambda hint: jobs.collection.count_documents(earlier, limit=limit, **indexes.hinting(hint)),
+    )
+
+
+@command("read jobs", writes=False)
+def get_jobs(jobs: JobCollection, query: JobQuery) -> Sequence[Job]:
+    """Return up to `limit` jobs; documents that are not jobs are left out, and logged once."""
+
+    def read(session: ClientSession | None) -> Sequence[Job]:
+        behind = query
+        if query.skip:
+            # Skip jobs, not documents: with a broken document among them, a job would be on two pages.
+            passed = _found(jobs, query, query.skip, None, session, light=True).jobs
+            if len(passed) < query.skip:
+                return []
+            behind = replace(query, anchor=anchor_of(passed[-1], query.sort.by))
+        return _found(jobs, behind, query.limit, None, session).jobs
+
+    return _at_one_moment(jobs, query, read)
+
+
+@command("read a page of jobs", writes=False)
+def get_page(jobs: JobCollection, query: JobQuery, most_examined: int | None = None) -> Found:
+    """Return one job more than the limit, if there is one; what is not a job is left out, and logged once."""
+    wanted = query.limit + 1
+    # More than wanted: a page without a filter then never reaches its cap, and needs no query for the place of the cap.
+    cap = max(MOST_EXAMINED, wanted + 1) if most_examined is None else most_examined
+    return _at_one_moment(jobs, query, lambda session: _found(jobs, query, wanted, cap, session))
+
+
+def _at_one_moment(jobs: JobCollection, query: JobQuery, read: Callable[[ClientSession | None], T]) -> T:
+    """Call `read` with a snapshot session if the query takes several reads, otherwise without one."""
+    # A claim moves a job from one index to another, and its end moves the job back. Between two reads it may do both,
+    # and neither read finds it. With a weaker write concern than majority there is no snapshot: a snapshot is what a
+    # majority holds, so a client would not find what it has just written.
+    scans = scans_of(query)
+    can_be_missed = len(scans) > 1 or any(isinstance(scan, ScansByName) for scan in scans)
+    if can_be_missed and jobs.collection.write_concern.document.get("w") == "majority":
+        return at_one_moment(jobs.collection, read)
+    return read(None)
+
+
+def _in_turn(jobs: JobCollection, query: JobQuery, session: ClientSession | None) -> Iterator[IndexScan]:
+    """Yield the scans to read, in order. With a snapshot, each is read once."""
+    # Without a snapshot, all scans are read twice in turn, and the names each time. The first copy of a job counts.
+    # Then a page misses only a job that is claimed, ends and is claimed again during these reads.
+    scans = scans_of(query)
+    for scan in scans if session is not None or len(scans) < 2 else [*scans, *scans]:
+        if isinstance(scan, IndexScan):
+            yield scan
+        else:
+            names = names_at_rest(jobs, scan.names_of, scan.most_names + 1, session)
+            if (of_these := scan.of_names(names)) is not None:
+                yield of_these
+
+
+def _found(
+    jobs: JobCollection,
+    query: JobQuery,
+    wanted: int,
+    cap: int | None,
+    session: ClientSession | None,
+    *,
+    light: bool = False,
+) -> Found:
+    seen: dict[ObjectId, Job] = {}
+    frontiers = []
+    is_capped = False
+    for scan in _in_turn(jobs, query, session):
+        reader = PageReader(jobs, scan, query, cap if scan.is_sorted else None, light, session)
+        found = reader.read(wanted)
+        for job in found.jobs:
+            seen.setdefault(job.id, job)
+        if found.frontier is not None:
+            frontiers.append(found.frontier)
+        is_capped = is_capped or found.is_capped
+    ordered = sorted(seen.values(), key=lambda job: anchor_of(job, query.sort.by).key, reverse=query.descending)
+    if not frontiers:
+        end = anchor_of(ordered[wanted - 1], query.sort.by) if len(ordered) > wanted else None
+        return Found(jobs=ordered[:wanted], frontier=end)
+    # The scan that stopped first decides: behind its frontier it may have further jobs, which would be missing between
+    # those of the other scans.
+    frontier = (max if query.descending else min)(frontiers, key=lambda anchor: anchor.key)
+    known = [job for job in ordered if not _is_behind(anchor_of(job, query.sort.by), frontier, query)]
+    return Found(jobs=known[:wanted], frontier=frontier, is_capped=is_capped)
+
+
+def _is_behind(anchor: Anchor, frontier: Anchor, query: JobQuery) -> bool:
+    return anchor.key < frontier.key if query.descending else anchor.key > frontier.key
+
+
+@dataclass(frozen=True)
+class PageReader:
+    """Reads a page along one scan.
+
+    Attributes:
+        jobs: The jobs collection.
+        scan: The scan.
+        query: What the page asks for.
+        cap: The number of documents to read at most; None for any number.
+        light: Leave out large fields.
+        session: A session with a snapshot, or None.
+    """
+
+    jobs: JobCollection
+    scan: IndexScan
+    query: JobQuery
+    cap: int | None
+    light: bool
+    session: ClientSession | None
+
+    def read(self, wanted: int) -> Found:
+        """Read that many jobs, or all there are up to the frontier."""
+        size = wanted
+        # How many documents the server filters by the residual. It reads all of them, even if the first few are enough:
+        # a pipeline reads megabytes at once. So this begins with few.
+        window = _GROWTH * wanted if self._is_filtered else None
+        stopped: Anchor | None = None
+        is_bounded = False
+        while True:
+            if self.cap is not None and not is_bounded and max(size, window or 0) >= self.cap:
+                # First read the place of the cap, and then up to that place. A number instead of a place might lead
+                # further than what was filtered, as other programs delete jobs meanwhile; and the next page would miss
+                # some.
+                stopped, window, is_bounded = self.capped_at(), None, True
+            found, number = self._decoded(size, window, stopped)
+            if len(found) >= wanted:
+                found = found[:wanted]
+                return Found(jobs=found, frontier=anchor_of(found[-1], self.scan.by))
+            if number < size and window is None:
+                return Found(jobs=found, frontier=stopped, is_capped=stopped is not None)
+            if number == size:
+                size *= _GROWTH  # Some documents are not jobs: read them again, and more.
+            window = window and window * _GROWTH
+
+    @property
+    def _is_filtered(self) -> bool:
+        """Whether the server filters documents, up to a cap."""
+        return bool(self.scan.residual) and self.cap is not None
+
+    def _ranges(self, until: Anchor | None = None, *, with_residual: bool) -> dict[str, Any]:
+        descending = self.query.descending
+        return self.scan.ranges(self.query.anchor, until, descending=descending, with_residual=with_residual)
+
+    def _decoded(self, size: int, window: int | None, until: Anchor | None) -> tuple[list[Job], int]:
+        """Return the jobs among the first `size` matching documents up to that place, and the number of documents."""
+        number = 0
+
+        def counted(collection: Collection) -> Iterable[Any]:
+            nonlocal number
+            documents = list(indexes.hinted(self.scan.index, partial(self._documents, collection, size, window, until)))
+            number = len(documents)
+            return documents
+
+        return self.jobs.decoded(counted), number
+
+    def _documents(
+        self, collection: Collection, size: int, window: int | None, until: Anchor | None, hint: str | None
+    ) -> list[Any]:
+        order = self.scan.order(descending=self.query.descending)
+        if window is None:
+            projection = BUT_HEAVY if self.light else None
+            wanted = self._ranges(until, with_residual=True)
+            found = collection.find(wanted, projection, sort=order, limit=size, hint=hint, session=self.session)
+            return list(found)
+        return list(
+            collection.aggregate(
+                [
+                    *first_of(self._ranges(with_residual=False), window, dict(order)),
+                    *first_of(self.scan.residual, size),
+                ],
+                session=self.session,
+                **indexes.hinting(hint),
+            )
+        )
+
+    def capped_at(self) -> Anchor | None:
+        """Return the place of the cap; None if there are fewer documents. Reads the index alone."""
+        if self.cap is None:
+            return None
+        ranges = self._ranges(with_residual=False)
+        order = self.scan.order(descending=self.query.descending)
+        places = self.jobs.collection.with_options(codec_options=OWN_OPTIONS)
+        keys = {FIELD["id"]: self.scan.by == "id", **{name: True for name, _ in order}}
+        read = partial(places.find, ranges, keys, sort=order, skip=self.cap - 1, limit=1, session=self.session)
+        documents = indexes.hinted(self.scan.index, lambda hint: list(read(hint=hint)))
+        if not documents:
+            return None
+        value = documents[0].get(FIELD[self.scan.by]) if self.scan.by != "id" else None
+        assert value is None or isinstance(value, datetime)
+        return Anchor(documents[0][FIELD["id"]], value)
+
+
+# --- Names ---
+
+_STATUS, _NAME = FIELD["status"], FIELD["name"]
+
+
+@command("look for the names of jobs", writes=False, aggregates=True)
+def names(jobs: JobCollection) -> set[str]:
+    """Return the names of all jobs. The server reads one key of an index for each name, and all claims."""
+    collection = jobs.collection.with_options(codec_options=LENIENT)
+    running = {_STATUS: JobStatus.PROCESSING.value}
+    only_name = {"_id": False, _NAME: True}
+    held = indexes.hinted(indexes.HELD, lambda hint: list(collection.find(running, only_name, hint=hint)))
+    found = {document[_NAME] for document in held if type(document.get(_NAME)) is str}
+    return (found | set(names_at_rest(jobs, indexes.AT_REST))) - {""}
+
+
+def names_at_rest(
+    jobs: JobCollection, statuses: Sequence[JobStatus], most: int | None = None, session: ClientSession | None = None
+) -> Sequence[str]:
+    """Return the names, at most `most`, that have jobs of these statuses: one status, or all at rest.
+
+    A part of a command. One answer, and one key for each name: the server skips through the index (DISTINCT_SCAN). With
+    a partial index, it does so only if the statuses are exactly those of the index, and if the name has a bound. The
+    bound leaves out names that are not text.
+    """
+    values = [status.value for status in statuses]
+    steps: list[dict[str, Any]] = [
+        {"$match": {_NAME: {"$gte": ""}, _STATUS: values[0] if len(values) == 1 else {"$in": values}}},
+        {"$sort": {_NAME: ASCENDING, _STATUS: ASCENDING}},
+        {"$group": {"_id": "$" + _NAME}},
+    ]
+    if most is not None:
+        steps.append({"$limit": most})
+    collection = jobs.collection.with_options(codec_options=LENIENT)
+    found = indexes.hinted(
+        indexes.CLAIM,
+        lambda hint: list(collection.aggregate(steps, session=session, **indexes.hinting(hint))),
+    )
+    return [one["_id"] for one in found if type(one["_id"]) is str]
