@@ -202,7 +202,7 @@ def test_a_handler_cut_while_the_database_does_not_answer_ends_with_its_clean_up
     workers, ended_at, left_at, sent = Workers(), dict[str, float](), list[float](), list[str]()
     answers, are_late = threading.Event(), list[bool]()
     names = ["grouped", "grouped", "grouped", "many", "saves"]
-    functions = ["inserting.parcels", "job_changes.report_if_held"]
+    functions = ["jobs.inserting.parcels", "jobs.job_changes.report_if_held"]
 
     def registered(name: str, call: Any, concurrency: int = 1) -> None:
         @workers.register(name, max_attempts=1, concurrency=concurrency)
