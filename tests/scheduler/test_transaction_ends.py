@@ -42,8 +42,8 @@ async def test_result_that_the_server_refuses_commits_nothing_and_the_claim_is_h
         await job.transaction(partial(deposit, accounts))
 
     async with open_test_scheduler(workers) as scheduler:
-        job = await scheduler.enqueue("pay")
         jobs.database.command("collMod", jobs.name, validator={"result": {"$ne": "forbidden"}})
+        job = await scheduler.enqueue("pay")
         await drain(scheduler)
     (text,) = refused
     assert "the server refuses the document. Nothing was committed" in text
