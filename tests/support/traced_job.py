@@ -26,7 +26,7 @@ from trio_monque import Monque, RunningJob, Scheduler, Workers, open_scheduler
 from trio_monque.testing import quiesce
 
 PACKAGE = str(Path(trio_monque.__file__).parent) + os.sep
-SLOTS, JOBS = 100, 2000
+SLOTS, JOBS, REPETITIONS = 100, 1000, 6
 # Nothing else is to happen in the trace: no poll, no heartbeat, and no echo by the change stream.
 OPTIONS: Any = {"change_stream": False, "heartbeat_interval": 20.0, "lock_timeout": None, "safety_poll_interval": 60.0}
 
@@ -96,7 +96,9 @@ async def many_jobs(database: Any) -> float:
             scheduler.register("traced", count, concurrency=SLOTS)
             await done.wait()
             await quiesce()
-    return sum(on_trio_thread.values()) / JOBS
+    called = sum(on_trio_thread.values()) / JOBS
+    on_trio_thread.clear()
+    return called
 
 
 async def main(database: Any) -> None:
@@ -108,8 +110,8 @@ async def main(database: Any) -> None:
 
     async with open_scheduler(database, workers, **OPTIONS) as scheduler:
         found = await one_job(scheduler, Monque(database, collection_name="elsewhere"))
-    database.monque_jobs.delete_many({})
-    found["calls"] = await many_jobs(database)
+    # On a busy machine fewer jobs share a claim and a settlement, so a single count may be higher.
+    found["calls"] = [await many_jobs(database) for _ in range(REPETITIONS)]
     print(json.dumps(found))  # noqa: T201  # For the test.
 
 
