@@ -48,7 +48,8 @@ class TrioLoop:
 
     @property
     def is_current(self) -> bool:
-        return trio.lowlevel.in_trio_run() and trio.lowlevel.current_trio_token() is self._token
+        # Not in_trio_run(): if trio is a guest of another event loop, that is also true in tasks of the host.
+        return trio.lowlevel.in_trio_task() and trio.lowlevel.current_trio_token() is self._token
 
     def post(self, function: Callable[[], object], *, idempotent: bool = False) -> None:
         """See `Loop.post`. Of several idempotent posts that wait, one may be called for all."""

@@ -269,7 +269,8 @@ class AppCall(Generic[T]):
         if task is None or self._ticket:
             return "  (not begun yet: the event loop of the application does not answer)\n"
         frames = _frames_of(task.get_coro())
-        running = sys._current_frames().get(self._app_loop.thread_id)  # noqa: SLF001  # Documented for debuggers; this is one.
+        # Documented for debuggers; this is one.
+        running = sys._current_frames().get(self._app_loop.thread_id)  # noqa: SLF001
         frames += _frames_inside(frames[-1] if frames else None, running)
         return "".join(
             traceback.format_list(traceback.StackSummary.extract((frame, frame.f_lineno) for frame in frames))

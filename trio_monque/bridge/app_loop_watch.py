@@ -109,7 +109,8 @@ class AppLoopWatch:
 
     def _log(self, lag: float) -> None:
         label = self._app_loop.label_of_current()
-        frame = sys._current_frames().get(self._app_loop.thread_id)  # noqa: SLF001  # Documented for debuggers; this is one.
+        # Documented for debuggers; this is one.
+        frame = sys._current_frames().get(self._app_loop.thread_id)  # noqa: SLF001
         logger.error(
             "the event loop of the application is blocked for %.1f s by %s. Claims are renewed meanwhile, and nothing "
             "more is claimed for it:\n%s",

@@ -133,7 +133,7 @@ class Runtime:
         Raises:
             MonqueError: The run has ended.
         """
-        if trio.lowlevel.in_trio_run():
+        if trio.lowlevel.in_trio_task():
             if trio.lowlevel.current_trio_token() is not self._token:
                 raise MonqueError(f"this {self._noun} was opened in asyncio: it cannot be used in another trio run")
             return await function(*args)

@@ -120,7 +120,8 @@ class Watchdog:
                 if logged_at == 0.0:
                     self.blocked += 1
                 logged_at = now
-                self._log_block(sys._current_frames().get(ident), now - asked_at)  # noqa: SLF001  # Documented for debuggers; this is one.
+                # Documented for debuggers; this is one.
+                self._log_block(sys._current_frames().get(ident), now - asked_at)  # noqa: SLF001
 
     def _log_overdue_threads(self, now: float) -> None:
         """Log once each plain handler that goes on after its run was cancelled. Only it knows what it waits for."""
@@ -128,7 +129,8 @@ class Watchdog:
             return
         self._looked_at_threads = now
         overdue = {run for run in self._running() if run.is_overdue_in_thread}
-        frames = sys._current_frames() if overdue - self._logged_threads else {}  # noqa: SLF001  # Documented for debuggers; this is one.
+        # As above.
+        frames = sys._current_frames() if overdue - self._logged_threads else {}  # noqa: SLF001
         for run in overdue - self._logged_threads:
             frame = None if run.thread is None else frames.get(run.thread)
             logger.warning(

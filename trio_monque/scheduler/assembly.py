@@ -95,49 +95,27 @@ def assembled(
         ClientContext.of(db, config, workers_here=lambda: _workers_here(engine, own), worker_here=own.get),
         loop.call_listener,
     )
-    context, db_threads = client.context, client.db_threads
     client.event_delivery.add_all({} if listeners is None else listeners)
     reporter = JobReporter(
         client.event_delivery,
         config.instance_id,
-        context.jobs.collection.full_name,
+        client.context.jobs.collection.full_name,
         shows_errors=config.redact_errors is None,
         full_tracebacks=config.full_tracebacks,
     )
-    paused, recent_ids = PausedNames(db_threads), RecentIds()
-    running_jobs = RunningJobs(own, resources, loop)
-    shared = SchedulerContext(context, db_threads, own, config, paused, reporter)
-    stream = JobStream(context, db_threads, own, paused, config.instance_id, recent_ids)
-    # In virtual time local wakeups announce everything. A change stream follows real time: its answers would arrive at
-    # arbitrary moments of the virtual clock.
-    is_streamed = config.change_stream and not loop_time().is_event_driven
-    connect = partial(job_sources, shared, running_jobs.of)
-    engine: JobEngine = Engine(connect, reporter, _limits(config), stream if is_streamed else None, loop)
+    shared = SchedulerContext(client.context, client.db_threads, own, config, PausedNames(client.db_threads), reporter)
+    running_jobs, recent_ids = RunningJobs(own, resources, loop), RecentIds()
+    engine = _engine(shared, recent_ids, running_jobs, loop)
     sources = engine.sources
     assert isinstance(sources, JobSources), "`job_sources` has made them"
-    presence = Presence(
-        context,
-        db_threads,
-        config,
-        engine.stop,
-        names=lambda: own.names,
-        held=lambda: engine.unfinished,
-        overdue=lambda: engine.overdue,
-    )
-    # A service runs until the last run is settled; a chore is cancelled when the engine stops claiming.
-    engine.add_service(presence.run, presence.progress, presence.end)
-    engine.add_service(partial(paused.run, context.jobs, engine.waker.look), paused.progress)
-    engine.add_service(sources.follow_ups.run, sources.follow_ups.progress, sources.follow_ups.end)
-    engine.add_chore(sources.unstarted.run, sources.unstarted.progress)
-    if config.retention is not None:
-        pruner = Pruner(context, db_threads, engine.stop, config.instance_id, config.retention)
-        engine.add_chore(pruner.run, pruner.progress)
-    wakeups = EngineWakeups(engine, context, paused, recent_ids, sources.unstarted, config.instance_id)
-    start = SchedulerStart(context, db_threads, own, presence, client.sync, config.instance_id)
+    presence = _presence(shared, engine)
+    _add_services(shared, engine, sources, presence)
+    start = SchedulerStart(client.context, client.db_threads, own, presence, client.sync, config.instance_id)
+    wakeups = EngineWakeups(engine, client.context, shared.paused, recent_ids, sources.unstarted, config.instance_id)
     life = Life(
         name="the scheduler",
         get_ready=start.get_ready,
-        described=lambda: (context.jobs.collection.full_name, _described(engine, own, config)),
+        described=lambda: (client.context.jobs.collection.full_name, _described(engine, own, config)),
         reachable=partial(start.reachable, wakeups),
         leave=start.leave,
     )
@@ -158,6 +136,42 @@ def assembled(
             beside=partial(start.bound_calls_of_body, engine.stop.cutting, config.cleanup_timeout),
         ),
     )
+
+
+def _engine(shared: SchedulerContext, recent_ids: RecentIds, running_jobs: RunningJobs, loop: HandlerLoop) -> JobEngine:
+    config = shared.config
+    # In virtual time local wakeups announce everything. A change stream follows real time: its answers would arrive at
+    # arbitrary moments of the virtual clock.
+    stream = None
+    if config.change_stream and not loop_time().is_event_driven:
+        stream = JobStream(
+            shared.client, shared.db_threads, shared.workers, shared.paused, config.instance_id, recent_ids
+        )
+    return Engine(partial(job_sources, shared, running_jobs.of), shared.reporter, _limits(config), stream, loop)
+
+
+def _presence(shared: SchedulerContext, engine: JobEngine) -> Presence:
+    return Presence(
+        shared.client,
+        shared.db_threads,
+        shared.config,
+        engine.stop,
+        names=lambda: shared.workers.names,
+        held=lambda: engine.unfinished,
+        overdue=lambda: engine.overdue,
+    )
+
+
+def _add_services(shared: SchedulerContext, engine: JobEngine, sources: JobSources, presence: Presence) -> None:
+    # A service runs until the last run is settled; a chore is cancelled when the engine stops claiming.
+    engine.add_service(presence.run, presence.progress, presence.end)
+    engine.add_service(partial(shared.paused.run, shared.client.jobs, engine.waker.look), shared.paused.progress)
+    engine.add_service(sources.follow_ups.run, sources.follow_ups.progress, sources.follow_ups.end)
+    engine.add_chore(sources.unstarted.run, sources.unstarted.progress)
+    config = shared.config
+    if config.retention is not None:
+        pruner = Pruner(shared.client, shared.db_threads, engine.stop, config.instance_id, config.retention)
+        engine.add_chore(pruner.run, pruner.progress)
 
 
 def _limits(config: SchedulerConfig) -> EngineLimits:
