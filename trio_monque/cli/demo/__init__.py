@@ -1,1 +1,1 @@
-"""`trio-monque demo`: real work on real input, shown live and checked at the end."""
+"""`trio-monque demo`: real work on real input, shown as it goes, with a summary of the stored jobs."""
