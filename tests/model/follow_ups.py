@@ -13,17 +13,17 @@ from typing import Final, TypeVar
 
 from bson import ObjectId
 
-from trio_monque.jobs.follow_ups import FateOfHeld, fate_of_held
+from trio_monque.jobs.follow_ups import FateOfParked, fate_of_parked
 from trio_monque.jobs.job_parts import FollowUpChosen, FollowUpOwed
 
 RULES: Final = (
-    "a new job is held",
+    "a new job is parked",
     "the choice asks for the mark",
     "the choice asks for the number of claims",
     "an id is sent once",
     "the insert is acknowledged before the choice",
     "the release comes before the clearing",
-    "the release asks for a held job",
+    "the release asks for a parked job",
     "what may be chosen stays",
     "retention spares a job that owes",
 )
@@ -33,7 +33,7 @@ OWED, CLEAR = "owed", "clear"
 
 T = TypeVar("T")
 
-# The end that a job is the follow-up of, and its state: held, due, or run.
+# The end that a job is the follow-up of, and its state: parked, due, or run.
 Follow = tuple[int, str]
 # An operation and its arguments: the place of the follow-up, and the end that it is for.
 Message = tuple[str, int, int]
@@ -105,16 +105,16 @@ class Model:
         there = follow[place]
         if kind == "insert":
             if there is None:
-                follow[place] = (end, "held" if self.has("a new job is held") else "due")
+                follow[place] = (end, "parked" if self.has("a new job is parked") else "due")
             matched = True
         elif kind == "delete":
-            matched = there is not None and there[1] == "held"
+            matched = there is not None and there[1] == "parked"
             if matched:
                 follow[place] = None
         else:
             matched = there is not None
-            if self.has("the release asks for a held job"):
-                matched = there is not None and there[1] == "held"
+            if self.has("the release asks for a parked job"):
+                matched = there is not None and there[1] == "parked"
             if matched:
                 assert there is not None
                 follow[place] = (there[0], "due")
@@ -169,7 +169,7 @@ class Model:
             yield self._paid(state, number)
         elif actor.step == "tidy":
             for place, there in enumerate(state.follow):
-                if there is not None and there[1] == "held":
+                if there is not None and there[1] == "parked":
                     seen = replace(actor, step="seen", place=place, end=there[0])
                     yield replace(state, actors=_at(state.actors, number, seen))
         elif actor.step == "seen":
@@ -203,12 +203,12 @@ class Model:
             _, claims, mark = state.parent
             own = FollowUpOwed() if mark == OWED else None
             parent = (claims, FollowUpChosen(IDS[mark]) if isinstance(mark, int) else own)
-        fate = fate_of_held(IDS[actor.place], actor.end, parent)
-        if fate is FateOfHeld.KEEP and not self.has("what may be chosen stays"):
-            fate = FateOfHeld.DELETE
-        if fate is FateOfHeld.RELEASE:
+        fate = fate_of_parked(IDS[actor.place], actor.end, parent)
+        if fate is FateOfParked.KEEP and not self.has("what may be chosen stays"):
+            fate = FateOfParked.DELETE
+        if fate is FateOfParked.RELEASE:
             return self._ends(state, number, actor.place, actor.end)
-        if fate is FateOfHeld.DELETE:
+        if fate is FateOfParked.DELETE:
             return self._sends(state, number, "delete", actor.place, actor.end)
         return replace(state, actors=_at(state.actors, number, Actor("over")))
 
@@ -241,7 +241,7 @@ class Model:
                 state = replace(state, parent=("ended", claims + (status == "pending"), OWED))
             state = self._alone(self._paid(state, number))
             for place, there in enumerate(state.follow):
-                if there is not None and there[1] == "held":
+                if there is not None and there[1] == "parked":
                     seen = Actor("seen", place, there[0])
                     state = self._alone(self._tidied(replace(state, actors=_at(state.actors, number, seen)), number))
             state = self._run_all(state)

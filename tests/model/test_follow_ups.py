@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import pytest
 
-from trio_monque.jobs.follow_ups import FateOfHeld, fate_of_held
+from trio_monque.jobs.follow_ups import FateOfParked, fate_of_parked
 
 from . import follow_ups
 from .follow_ups import CLEAR, RULES, Model, State
@@ -56,8 +56,8 @@ def _harm_after(model: Model, state: State) -> str | None:
     last = next((end for end in (2, 1) if swept.runs[end]), 1) if swept.parent is None else swept.parent[1]
     if swept.runs[last] != 1:
         return f"{swept.runs[last]} follow-ups of end {last}: {state}, then {swept}"
-    if any(there is not None and there[1] == "held" for there in swept.follow):
-        return f"a held job is left: {state}, then {swept}"
+    if any(there is not None and there[1] == "parked" for there in swept.follow):
+        return f"a parked job is left: {state}, then {swept}"
     if swept.parent is not None and swept.parent[2] != CLEAR:
         return f"the job still owes: {state}, then {swept}"
     return None
@@ -87,18 +87,18 @@ def test_rule_taken_out_does_harm(rule: str) -> None:
     assert harm_in(model, model.start(payers, tidiers, kills)) is not None
 
 
-@pytest.mark.parametrize("instead", FateOfHeld)
-@pytest.mark.parametrize("right", FateOfHeld)
+@pytest.mark.parametrize("instead", FateOfParked)
+@pytest.mark.parametrize("right", FateOfParked)
 def test_any_other_fate_of_a_held_job_does_harm(
-    monkeypatch: pytest.MonkeyPatch, right: FateOfHeld, instead: FateOfHeld
+    monkeypatch: pytest.MonkeyPatch, right: FateOfParked, instead: FateOfParked
 ) -> None:
-    def changed(*arguments: Any) -> FateOfHeld:
-        fate = fate_of_held(*arguments)
+    def changed(*arguments: Any) -> FateOfParked:
+        fate = fate_of_parked(*arguments)
         return instead if fate is right else fate
 
-    monkeypatch.setattr(follow_ups, "fate_of_held", changed)
+    monkeypatch.setattr(follow_ups, "fate_of_parked", changed)
     model = Model(frozenset(RULES), retries=1)
-    is_harmful = right is not instead and not (right is FateOfHeld.RELEASE and instead is FateOfHeld.KEEP)
+    is_harmful = right is not instead and not (right is FateOfParked.RELEASE and instead is FateOfParked.KEEP)
     # A chosen job that is kept is released by the next look at the parents, which has its id.
     payers, tidiers, kills, _ = CONFIGURATIONS["one pays, one tidies up"]
     assert (harm_in(model, model.start(payers, tidiers, kills)) is not None) == is_harmful

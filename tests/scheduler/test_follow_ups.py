@@ -27,7 +27,7 @@ from trio_monque import Discard, Job, JobStatus, NewJob, Retention, Retry, Runni
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.engine import pauses
 from trio_monque.errors import InvalidOptionError
-from trio_monque.jobs.follow_ups import HELD_UNTIL, held_for
+from trio_monque.jobs.follow_ups import PARKED_UNTIL, parked_for
 from trio_monque.store.codec import Codec, document_of
 from trio_monque.store.driver.types import Collection, Database
 from trio_monque.testing import SchedulerOpener, advance, crash, drain, fail_next, now, quiesce
@@ -252,7 +252,7 @@ def test_follow_ups_need_no_replica_set() -> None:
         assert client["x"]["monque_jobs"].count_documents({"followUp": {"$exists": True}}) == 0
 
 
-# --- What the rest of the library does with held and owing jobs ---
+# --- What the rest of the library does with parked and owing jobs ---
 
 
 def owing(jobs: Collection, status: str = "completed", **fields: Any) -> ObjectId:
@@ -274,21 +274,21 @@ async def test_retention_spares_a_job_that_owes_and_no_cancelled_one(
     assert [job["_id"] for job in jobs.find()] == kept
 
 
-async def test_held_job_is_claimed_by_no_library_and_deleted_once_it_cannot_be_chosen(
+async def test_parked_job_is_claimed_by_no_library_and_deleted_once_it_cannot_be_chosen(
     open_test_scheduler: SchedulerOpener, jobs: Collection, autojump_clock: MockClock
 ) -> None:
     shipping = Shipping()
     parent = owing(jobs, "pending")
     jobs.update_one({"_id": parent}, {"$set": {"nextRunAt": now() + timedelta(days=1)}})
-    held = held_for(
+    parked = parked_for(
         Job(id=ObjectId(), name="ship", next_run_at=now(), created_at=now(), updated_at=now()), parent_of(jobs)
     )
-    jobs.insert_one(document_of(held))
+    jobs.insert_one(document_of(parked))
     async with open_test_scheduler(shipping.workers) as scheduler:
         await drain(scheduler)
         assert NodePeer(jobs).claim("ship") is None
         assert shipping.shipped == []
-        assert jobs.count_documents({"_id": held.id}) == 1  # It may still be chosen.
+        assert jobs.count_documents({"_id": parked.id}) == 1  # It may still be chosen.
         assert await scheduler.delete_job(parent)
     async with open_test_scheduler(shipping.workers) as scheduler:
         await drain(scheduler)
@@ -472,7 +472,7 @@ async def test_follow_up_is_enqueued_at_once_and_not_by_the_next_look(
 
 @pytest.mark.parametrize(
     "refused",
-    [{"name": "ship"}, {"name": "ship", "nextRunAt": {"$lt": HELD_UNTIL}}],
+    [{"name": "ship"}, {"name": "ship", "nextRunAt": {"$lt": PARKED_UNTIL}}],
     ids=["the insert", "the release"],
 )
 async def test_follow_up_that_the_server_refuses_stays_owed(

@@ -13,7 +13,7 @@ from trio.testing import MockClock
 from trio_monque import Job, JobCancelledError, JobStatus, Monque, NewJob, RunningJob, Workers
 from trio_monque.errors import InvalidOptionError
 from trio_monque.events import JobCancelled
-from trio_monque.jobs.follow_ups import HELD_UNTIL
+from trio_monque.jobs.follow_ups import PARKED_UNTIL
 from trio_monque.store.driver.types import Collection
 from trio_monque.testing import SchedulerOpener, advance, drain, fail_next, now, quiesce
 
@@ -171,8 +171,8 @@ async def test_follow_up_that_is_held_is_not_ended_and_a_late_one_is_once(
 
     workers.register("pack", noop, then=then)
     parent = await monque.enqueue("pack", delay=3600)
-    held = {**await monque.document("ship", start_by=now()), "nextRunAt": HELD_UNTIL, "follows": parent.id}
-    jobs.insert_one({**held, "followUp": {"attempt": 0, "due": now()}})
+    parked = {**await monque.document("ship", start_by=now()), "nextRunAt": PARKED_UNTIL, "follows": parent.id}
+    jobs.insert_one({**parked, "followUp": {"attempt": 0, "due": now()}})
     jobs.update_one({"_id": parent.id}, {"$set": {"followUp": True}})
     async with open_test_scheduler(workers, listeners={JobCancelled: cancelled.append}) as scheduler:
         await advance(120)

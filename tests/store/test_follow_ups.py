@@ -11,7 +11,7 @@ from bson import ObjectId
 
 from tests.support.store import handle
 from trio_monque import Job
-from trio_monque.jobs.follow_ups import HELD_UNTIL
+from trio_monque.jobs.follow_ups import PARKED_UNTIL
 from trio_monque.store.decoding import job_of
 from trio_monque.store.driver.types import Database
 from trio_monque.store.job_collection import JobCollection
@@ -29,7 +29,7 @@ LOOKS: Mapping[str, Callable[[JobCollection], Any]] = {
 def test_look_reads_no_job_that_runs_or_waits_or_has_no_mark(db: Database, look: str) -> None:
     jobs = handle(db)
     indexes.ensure(jobs, also=[indexes.FOLLOW_UPS])
-    dates = dict.fromkeys(("nextRunAt", "createdAt", "updatedAt"), HELD_UNTIL)
+    dates = dict.fromkeys(("nextRunAt", "createdAt", "updatedAt"), PARKED_UNTIL)
     for status in ("pending", "processing", "completed", "failed", "cancelled"):
         common = {"name": "pack", "status": status, "failCount": 0, **dates}
         unmarked = [{**common, "_id": ObjectId()} for _ in range(50)]
@@ -37,8 +37,8 @@ def test_look_reads_no_job_that_runs_or_waits_or_has_no_mark(db: Database, look:
         is_owing = status in ("completed", "failed")
         jobs.collection.insert_many(unmarked + marked[: 1 if is_owing else 50])
     jobs.collection.insert_one({"name": "pack", "status": "completed", "followUp": ObjectId(), **dates})
-    held = {"attempt": 1, "due": HELD_UNTIL}
-    jobs.collection.insert_one({"name": "ship", "status": "pending", "followUp": held, **dates})
+    parked = {"attempt": 1, "due": PARKED_UNTIL}
+    jobs.collection.insert_one({"name": "ship", "status": "pending", "followUp": parked, **dates})
     db.command("profile", 2)
     found = LOOKS[look](jobs)
     db.command("profile", 0)
@@ -85,31 +85,38 @@ def test_release_takes_nothing_but_a_held_job(db: Database) -> None:
     jobs = handle(db)
     due = datetime(2031, 1, 1, tzinfo=UTC)
     mark = {"attempt": 1, "due": due}
-    held = stored(jobs, name="ship", status="pending", nextRunAt=HELD_UNTIL, followUp=mark)
+    parked = stored(jobs, name="ship", status="pending", nextRunAt=PARKED_UNTIL, followUp=mark)
     others = [
         stored(jobs, name="ship", status="completed"),
         stored(jobs, name="ship", status="pending"),
-        stored(jobs, name="ship", status="cancelled", nextRunAt=HELD_UNTIL, followUp=mark),
+        stored(jobs, name="ship", status="cancelled", nextRunAt=PARKED_UNTIL, followUp=mark),
         stored(jobs, name="ship", status="pending", followUp=mark),
     ]
-    before = list(jobs.collection.find({"_id": {"$ne": held.id}}))
-    follow_up_writes.release(jobs, {ObjectId(): (one.id, due) for one in (held, *others)})
-    assert list(jobs.collection.find({"_id": {"$ne": held.id}})) == before
-    released = jobs.collection.find_one({"_id": held.id}) or {}
+    before = list(jobs.collection.find({"_id": {"$ne": parked.id}}))
+    follow_up_writes.release(jobs, {ObjectId(): (one.id, due) for one in (parked, *others)})
+    assert list(jobs.collection.find({"_id": {"$ne": parked.id}})) == before
+    released = jobs.collection.find_one({"_id": parked.id}) or {}
     assert (released["nextRunAt"], "followUp" in released) == (due, False)
 
 
 def test_held_job_is_not_what_is_due_next(db: Database) -> None:
     jobs = handle(db)
-    stored(jobs, name="ship", status="pending", nextRunAt=HELD_UNTIL, followUp={"attempt": 1, "due": HELD_UNTIL})
+    stored(jobs, name="ship", status="pending", nextRunAt=PARKED_UNTIL, followUp={"attempt": 1, "due": PARKED_UNTIL})
     assert next_due(jobs, ["ship"], datetime(2030, 1, 1, tzinfo=UTC)) is None
 
 
-def held(jobs: JobCollection, parent: ObjectId, **fields: Any) -> Job:
+def parked(jobs: JobCollection, parent: ObjectId, **fields: Any) -> Job:
     mark = {"attempt": 1, "due": DUE}
     return stored(
         jobs,
-        **{"name": "ship", "status": "pending", "nextRunAt": HELD_UNTIL, "follows": parent, "followUp": mark, **fields},
+        **{
+            "name": "ship",
+            "status": "pending",
+            "nextRunAt": PARKED_UNTIL,
+            "follows": parent,
+            "followUp": mark,
+            **fields,
+        },
     )
 
 
@@ -143,7 +150,7 @@ def test_each_look_goes_on_behind_what_the_one_before_has_found(db: Database, mo
     assert read_in_turn(lambda after: [one.id for one in follow_up_writes.owing(jobs, {"pack"}, after)]) == owing
     chosen = [stored(jobs, followUp=ObjectId()).id for _ in range(5)]
     assert read_in_turn(lambda after: list(follow_up_writes.chosen(jobs, after))) == chosen
-    doomed = [held(jobs, ObjectId()).id for _ in range(5)]
+    doomed = [parked(jobs, ObjectId()).id for _ in range(5)]
     found: list[ObjectId] = []
     looks, after = 0, None
     while looks == 0 or after is not None:
@@ -165,13 +172,13 @@ def read_in_turn(look: Callable[[ObjectId | None], list[ObjectId]]) -> list[Obje
 def test_follow_up_whose_release_the_server_refuses_stays_owed(db: Database) -> None:
     jobs = handle(db)
     parents = [stored(jobs, followUp=ObjectId()) for _ in range(2)]
-    refused, free = held(jobs, parents[0].id, data="guarded"), held(jobs, parents[1].id)
+    refused, free = parked(jobs, parents[0].id, data="guarded"), parked(jobs, parents[1].id)
     db.command(
-        "collMod", jobs.collection.name, validator={"$nor": [{"data": "guarded", "nextRunAt": {"$lt": HELD_UNTIL}}]}
+        "collMod", jobs.collection.name, validator={"$nor": [{"data": "guarded", "nextRunAt": {"$lt": PARKED_UNTIL}}]}
     )
     chosen = {parents[0].id: (refused.id, DUE), parents[1].id: (free.id, DUE)}
     assert follow_up_writes.release(jobs, chosen) == {parents[1].id: (free.id, DUE)}
-    assert as_stored(jobs, refused)["nextRunAt"] == HELD_UNTIL
+    assert as_stored(jobs, refused)["nextRunAt"] == PARKED_UNTIL
 
 
 def test_mark_of_a_later_end_is_not_removed(db: Database) -> None:
@@ -189,11 +196,11 @@ def test_held_job_that_an_operator_has_changed_is_not_deleted_and_no_longer_held
     jobs = handle(db)
     parent = ObjectId()
     changed = [
-        held(jobs, parent, nextRunAt=DUE),
-        held(jobs, parent, status="cancelled"),
-        held(jobs, parent, status="processing", nextRunAt=DUE),
+        parked(jobs, parent, nextRunAt=DUE),
+        parked(jobs, parent, status="cancelled"),
+        parked(jobs, parent, status="processing", nextRunAt=DUE),
     ]
-    doomed = held(jobs, parent)
+    doomed = parked(jobs, parent)
     before = [as_stored(jobs, one) for one in changed]
     follow_up_writes.delete_held(jobs, [one.id for one in (*changed, doomed)])
     assert [{**as_stored(jobs, one), "followUp": {"attempt": 1, "due": DUE}} for one in changed] == before

@@ -2,7 +2,7 @@
 
 A run that misses its lease deadline was cut short, which counts as no failed attempt. Most of these follow from an
 outage, so a few in a row must not fail an item. But a handler may be the cause: if it blocks the event loop for longer
-than a lease, each of its runs ends so, and the item would run again for ever. `MissedLeases` bounds that.
+than a lease, each of its runs ends so, and the item would run again without end. `MissedLeases` bounds that.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 1. A transaction takes its turn, while its claim is renewed as usual: a hundred runs may be queued for one.
 2. Then the renewals of its claim pause (`Control.settle_by`), since each would be a conflict, and the effects would be
    written again.
-3. So its function has a limit: what is left of the lease, and 60 seconds at most. Without one of its own, the lease
-   would end, and the job would begin again, uncounted and for ever.
+3. So its function has a limit: what is left of the lease, and 60 seconds at most. Without this limit, the lease would
+   end first. That counts no attempt, so the job would run again without end.
 4. `store.transactions.run_transaction` goes on in a thread: the function, the end of the claim (`Transactional.write`)
    and the commit. What its order closes is explained there.
 5. Meanwhile the run watches the limit. A transaction is *given up* when its run is cancelled or its limit is over. The

@@ -19,7 +19,7 @@ from ..client.client_context import ClientContext
 from ..client.enqueue import draft_of
 from ..engine.progress import Progress
 from ..error_types import InvalidOptionError, InvalidPayloadError, MonqueConnectionError
-from ..jobs.follow_ups import held_for, released
+from ..jobs.follow_ups import parked_for, released
 from ..jobs.job import Job, JobStatus, log_extra, made_of
 from ..jobs.new_job import NewJob
 from ..log import exc_info_of, logger_of
@@ -230,7 +230,7 @@ class FollowUps:
         job = draft.at(self._context.now())
         if new.meta is None and parent.meta:
             job = made_of({**vars(job), "meta": parent.meta})
-        return inserting.parcel(held_for(job, parent), draft.payload)
+        return inserting.parcel(parked_for(job, parent), draft.payload)
 
     def _report(self, parent: Job, error: BaseException) -> None:
         if parent.id in self._reported:

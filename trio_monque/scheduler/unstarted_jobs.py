@@ -24,7 +24,7 @@ from ..engine.progress import Progress
 from ..engine.source import Control
 from ..error_types import ClientClosedError, MonqueConnectionError
 from ..jobs.claimable import is_too_late
-from ..jobs.follow_ups import HELD_UNTIL
+from ..jobs.follow_ups import PARKED_UNTIL
 from ..jobs.job import Job
 from ..log import logger_of
 from ..loop_time import loop_time
@@ -164,8 +164,8 @@ class UnstartedJobs:
         met: list[ObjectId] = []
         for _ in range(MOST_PAGES):
             found, now = unstarted_writes.look(jobs, met), self._context.now()
-            # A held follow-up is ended when it is released: until then, another one may be chosen in its place.
-            late = [job for job in found if is_too_late(job, now) and job.next_run_at < HELD_UNTIL]
+            # A parked follow-up is ended when it is released: until then, another one may be chosen in its place.
+            late = [job for job in found if is_too_late(job, now) and job.next_run_at < PARKED_UNTIL]
             if late:
                 self.end(jobs, late, now)
             if len(late) < unstarted_writes.MOST_AT_ONCE:

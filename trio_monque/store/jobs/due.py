@@ -24,7 +24,7 @@ from bson import Int64, ObjectId
 from pymongo import ASCENDING
 
 from ...jobs.claimable import claimable
-from ...jobs.follow_ups import HELD_UNTIL
+from ...jobs.follow_ups import PARKED_UNTIL
 from ...jobs.job import Job
 from ...jobs.rescue_policy import UNSUSPECTED
 from ..broken import broken_documents
@@ -268,11 +268,11 @@ def next_due(jobs: JobCollection, names: Sequence[str], after: datetime) -> Next
         # Two documents, to know whether the first is alone. A negative limit: in one answer, without a cursor.
         found = collection.find(later, _OF_ONE, sort=CLAIM_ORDER, limit=-2)
         # The driver does not read a date beyond the year 9999 as a datetime. Such a job never becomes due; nor does a
-        # follow-up while it is held, and a virtual clock would jump to its date.
+        # follow-up while it is parked, and a virtual clock would jump to its date.
         earliest += [
             document
             for document in found
-            if isinstance(document[_NEXT_RUN_AT], datetime) and document[_NEXT_RUN_AT] < HELD_UNTIL
+            if isinstance(document[_NEXT_RUN_AT], datetime) and document[_NEXT_RUN_AT] < PARKED_UNTIL
         ]
     if not earliest:
         return None

@@ -12,7 +12,7 @@ from typing import Any, Final
 from bson import ObjectId
 from pymongo import UpdateOne
 
-from ...jobs.follow_ups import HELD_UNTIL, OWED, OWING, FateOfHeld, fate_of_held, owes
+from ...jobs.follow_ups import OWED, OWING, PARKED_UNTIL, FateOfParked, fate_of_parked, owes
 from ...jobs.job import Job, JobStatus
 from ..codec import LENIENT, stored_follow_up
 from ..decoding import follow_up_of
@@ -29,10 +29,10 @@ _DUE, _FOLLOWS = FIELD["next_run_at"], FIELD["follows"]
 _OWED: Final = stored_follow_up(OWED)
 _OWING: Final = [status.value for status in OWING]
 
-# A held follow-up. If an operator reschedules, cancels or retries it, it is an ordinary job, and no longer matches.
-_HELD: Final[Mapping[str, Any]] = {
+# A parked follow-up. If an operator reschedules, cancels or retries it, it is an ordinary job, and no longer matches.
+_PARKED: Final[Mapping[str, Any]] = {
     _STATUS: JobStatus.PENDING.value,
-    _DUE: HELD_UNTIL,
+    _DUE: PARKED_UNTIL,
     _MARK: {"$type": "object"},
 }
 
@@ -100,7 +100,7 @@ Chosen = Mapping[ObjectId, tuple[ObjectId, Any]]
 def release(jobs: JobCollection, chosen: Chosen) -> Chosen:
     """Release chosen follow-ups; return those for which `clear` comes next. May be sent again."""
     released = [
-        UpdateOne({"_id": one, **_HELD}, {"$set": {_DUE: due}, "$unset": {_MARK: ""}}, hint=BY_ID)
+        UpdateOne({"_id": one, **_PARKED}, {"$set": {_DUE: due}, "$unset": {_MARK: ""}}, hint=BY_ID)
         for one, due in chosen.values()
     ]
     refused = bulk_write(jobs.collection, released, "release follow-ups").refused
@@ -119,9 +119,9 @@ def clear(jobs: JobCollection, released: Chosen) -> None:
 
 @command("delete follow-ups that were not chosen")
 def delete_held(jobs: JobCollection, ids: Sequence[ObjectId]) -> None:
-    """Delete held jobs that were not chosen and cannot be any more."""
+    """Delete parked jobs that were not chosen and cannot be any more."""
     if ids:
-        jobs.collection.delete_many({**of_ids(ids), **_HELD}, hint=BY_ID)
+        jobs.collection.delete_many({**of_ids(ids), **_PARKED}, hint=BY_ID)
         # An operator has rescheduled or cancelled those that are left: they are ordinary jobs now.
         jobs.collection.update_many({**of_ids(ids), _MARK: {"$type": "object"}}, {"$unset": {_MARK: ""}}, hint=BY_ID)
 
@@ -145,15 +145,15 @@ def chosen(jobs: JobCollection, after: ObjectId | None) -> Chosen:
         )
         if not found:
             return {}
-        # A follow-up that is not held was released, or changed by an operator: `release` then matches nothing.
-        held = {**of_ids(one[_MARK] for one in found), **_HELD}
-        due = {one["_id"]: one[_MARK].get("due") for one in reader.find(held, [_MARK], hint=BY_ID, session=session)}
-    return {one["_id"]: (one[_MARK], due.get(one[_MARK], HELD_UNTIL)) for one in found}
+        # A follow-up that is not parked was released, or changed by an operator: `release` then matches nothing.
+        parked = {**of_ids(one[_MARK] for one in found), **_PARKED}
+        due = {one["_id"]: one[_MARK].get("due") for one in reader.find(parked, [_MARK], hint=BY_ID, session=session)}
+    return {one["_id"]: (one[_MARK], due.get(one[_MARK], PARKED_UNTIL)) for one in found}
 
 
-@command("look for held follow-ups", writes=False)
+@command("look for parked follow-ups", writes=False)
 def not_chosen(jobs: JobCollection, after: ObjectId | None) -> tuple[Sequence[ObjectId], ObjectId | None]:
-    """Return held follow-ups that were not chosen and cannot be any more, and behind which id the next look begins.
+    """Return parked follow-ups that were not chosen and cannot be any more, and behind which id the next look begins.
 
     None if there are no others.
     """
@@ -171,13 +171,13 @@ def not_chosen(jobs: JobCollection, after: ObjectId | None) -> tuple[Sequence[Ob
         )
         if not found:
             return [], None
-        # After the held jobs, in the same session: an older copy of the parent might be that of an earlier end.
+        # After the parked jobs, in the same session: an older copy of the parent might be that of an earlier end.
         ids = of_ids({one.get(_FOLLOWS) for one in found})
         parents = {one["_id"]: one for one in reader.find(ids, [_MARK, _ATTEMPTS], hint=BY_ID, session=session)}
     doomed = []
     for one in found:
         parent = parents.get(one.get(_FOLLOWS))
         seen = None if parent is None else (parent.get(_ATTEMPTS, 0), follow_up_of(parent.get(_MARK)))
-        if fate_of_held(one["_id"], one[_MARK].get("attempt"), seen) is FateOfHeld.DELETE:
+        if fate_of_parked(one["_id"], one[_MARK].get("attempt"), seen) is FateOfParked.DELETE:
             doomed.append(one["_id"])
     return doomed, found[-1]["_id"] if len(found) == MOST_AT_ONCE else None

@@ -100,8 +100,8 @@ def of_retention(retention: Retention) -> IndexModel:
     return ENDED if retention.keep_last is None else ENDED_BY_NAME
 
 
-# Follow-ups: jobs that owe one, by their names; those that were chosen and not released; and held ones. In the order of
-# BSON types, these are apart. Created by the first scheduler that has a worker with `then`: no other job is in it.
+# Follow-ups: jobs that owe one, by their names; those that were chosen and not released; and parked ones. In the order
+# of BSON types, these are apart. Created by the first scheduler that has a worker with `then`: no other job is in it.
 FOLLOW_UPS: Final = _index(
     "trio_monque_follow_ups",
     "follow_up",
