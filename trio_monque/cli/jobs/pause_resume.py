@@ -47,13 +47,7 @@ def pause(access: JobsAccess, *, names: tuple[str, ...]) -> int:
         # The pause would make a collection beside one that is not there.
         raise click.UsageError(f"{access.name} has neither jobs nor instances: is the database or --collection right?")
     changed = {name: access.client.pause(name) for name in dict.fromkeys(names)}
-    if access.as_json:
-        _print_json(access, changed)
-    else:
-        for name, is_new in changed.items():
-            click.echo(f"paused {name}" if is_new else f"{name} was paused already")
-    warn_about(access, changed, pauses=False)
-    return SUCCEEDED
+    return _report(access, changed, "paused {}", "{} was paused already")
 
 
 @click.command(short_help="Let instances start jobs of a paused name.", epilog=_RESUME_EXAMPLES)
@@ -62,14 +56,15 @@ def pause(access: JobsAccess, *, names: tuple[str, ...]) -> int:
 def resume(access: JobsAccess, *, names: tuple[str, ...]) -> int:
     """Let instances start jobs of NAME again, within a second."""
     changed = {name: access.client.resume(name) for name in dict.fromkeys(names)}
+    return _report(access, changed, "resumed {}", "{} was not paused")
+
+
+def _report(access: JobsAccess, changed: Mapping[str, bool], line: str, line_if_unchanged: str) -> int:
+    """Print what the command did to each name; return its exit status."""
     if access.as_json:
-        _print_json(access, changed)
+        print_json({"paused": [*access.client.paused()], "changed": [name for name, has in changed.items() if has]})
     else:
-        for name, was_paused in changed.items():
-            click.echo(f"resumed {name}" if was_paused else f"{name} was not paused")
+        for name, has_changed in changed.items():
+            click.echo((line if has_changed else line_if_unchanged).format(name))
     warn_about(access, changed, pauses=False)
     return SUCCEEDED
-
-
-def _print_json(access: JobsAccess, changed: Mapping[str, bool]) -> None:
-    print_json({"paused": [*access.client.paused()], "changed": [name for name, has in changed.items() if has]})
