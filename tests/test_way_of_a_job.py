@@ -1,7 +1,8 @@
 """How short a job's way through the code is: which files it crosses, and how many calls it takes.
 
-These are counts of a trace. They depend little on how busy the machine is, so the least of several is taken. A change
-that makes one of them larger says what it buys. Most of the calls are those of trio and of the driver.
+These are counts of a trace in virtual time, where threads take turns: they are the same on a fast and on a busy
+machine. A change that makes one of them larger says what it buys. Most of the calls are those of trio and of the
+driver.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ from tests.support.programs import run_program
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.store.driver.types import Database
 
-FILES = {"enqueue": 24, "enqueue and run": 78}
-CALLS_ON_TRIO_THREAD = 175
-"""Python calls for each job of a scheduler that runs a hundred at a time: 167 on Python 3.11 and 169 on 3.13."""
+FILES = {"enqueue": 23, "enqueue and run": 70}
+CALLS_ON_TRIO_THREAD = 183
+"""Python calls for each job of a scheduler that runs a hundred at a time; about fifteen fewer in real time."""
 
 
 @cache
@@ -38,4 +39,4 @@ def test_a_job_crosses_few_files(trace: dict[str, Any], part: str) -> None:
 
 
 def test_a_job_among_a_hundred_takes_few_calls(trace: dict[str, Any]) -> None:
-    assert min(trace["calls"]) <= CALLS_ON_TRIO_THREAD, trace["calls"]
+    assert trace["calls"] <= CALLS_ON_TRIO_THREAD
