@@ -87,6 +87,16 @@ def test_older_look_does_not_take_back_that_another_left_something_behind() -> N
     assert ledger.is_all_taken
 
 
+def test_older_look_that_left_something_behind_counts_although_a_newer_one_took_all() -> None:
+    ledger = LookLedger()
+    older = ledger.begin()
+    ledger.announce()
+    answer(ledger, ledger.begin())
+    assert ledger.is_all_taken
+    answer(ledger, older, 1, more=True)
+    assert not ledger.is_all_taken
+
+
 def test_is_behind_for_a_moment_after_a_look_that_left_something() -> None:
     ledger = LookLedger()
     assert not ledger.is_behind(0.0)
@@ -135,6 +145,10 @@ def test_claims_in_flight_are_known_by_their_numbers() -> None:
 )
 def test_took_all_if_each_group_had_less_than_could_start(taken: str, expected: bool) -> None:
     assert took_all(DEMAND, {"a", "b"}, taken, more=False) is expected
+
+
+def test_look_that_filled_all_slots_did_not_take_all_although_each_group_had_less_than_could_start() -> None:
+    assert not took_all(Demand(total=2, groups={"a": 2, "b": 2}), {"a", "b"}, "ab", more=False)
 
 
 def test_look_that_may_have_missed_something_did_not_take_all() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import logging
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from trio.testing import MockClock
 from tests.support.jobs_in_memory import flat, with_flat
 from trio_monque import JobStatus, Monque, RunningJob, Workers
 from trio_monque.backoff import Backoff
+from trio_monque.errors import UnreadablePayloadError
 from trio_monque.jobs import cron, rescue_policy
 from trio_monque.jobs.rescue_policy import RescuePolicy
 from trio_monque.store.driver.types import Collection
@@ -230,3 +232,44 @@ async def test_handler_that_cannot_import_has_failed(
     stored = await monque.get_job(made.id)
     assert stored is not None
     assert stored.status is JobStatus.FAILED
+
+
+async def test_module_is_missing_behind_other_causes_and_the_job_still_has_its_start_limit(
+    open_test_scheduler: SchedulerOpener, monque: Monque, autojump_clock: MockClock
+) -> None:
+    workers = Workers()
+
+    def of_a_library(stored: Any) -> Any:
+        try:
+            importlib.import_module("no_such_module_of_trio_monque")
+        except ImportError as error:
+            raise ValueError("this type cannot be used") from error
+
+    @workers.register("job", payload=of_a_library, max_attempts=1)
+    async def job(job: RunningJob[Any]) -> None: ...
+
+    async with open_test_scheduler(workers) as scheduler:
+        made = await scheduler.enqueue("job", "data", start_by=now() + timedelta(seconds=90))
+        await quiesce()
+        stored = await monque.get_job(made.id)
+    assert stored is not None
+    assert (stored.status, stored.fail_count) == (JobStatus.PENDING, 0)
+    assert stored.limits.start_by == made.limits.start_by is not None
+
+
+async def test_handler_that_meets_an_unreadable_payload_has_failed(
+    open_test_scheduler: SchedulerOpener, monque: Monque, autojump_clock: MockClock
+) -> None:
+    """Its own payload was read. The error is that of another one, which its code looked at."""
+    workers = Workers()
+
+    @workers.register("job", max_attempts=1)
+    async def job(job: RunningJob[Any]) -> None:
+        raise UnreadablePayloadError("another one") from ImportError("no module")
+
+    async with open_test_scheduler(workers) as scheduler:
+        made = await scheduler.enqueue("job")
+        await drain(scheduler)
+    stored = await monque.get_job(made.id)
+    assert stored is not None
+    assert (stored.status, stored.attempts) == (JobStatus.FAILED, 1)

@@ -15,7 +15,9 @@ from tests.support.node_peer import NodePeer, now
 from trio_monque import JobStatus, Monque, RunningJob, Workers
 from trio_monque.events import JobClaimLost, JobCompleted, JobFailed
 from trio_monque.jobs.job_parts import Schedule
+from trio_monque.scheduler.settling import MOST_ROUNDS
 from trio_monque.store.driver.types import Collection
+from trio_monque.store.jobs import settling
 from trio_monque.testing import SchedulerOpener, advance, drain, quiesce, start_virtual_time
 
 START = datetime(2026, 3, 1, 12, 20, tzinfo=UTC)
@@ -138,3 +140,31 @@ async def test_slot_is_free_again_however_a_run_ends(
         assert ran.is_set()
         assert engine_of(scheduler).slots.running == 0
         assert engine_of(scheduler).unfinished == ()
+
+
+async def test_end_of_a_run_whose_schedule_keeps_changing_is_given_up(
+    open_test_scheduler: SchedulerOpener,
+    jobs: Collection,
+    autojump_clock: MockClock,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """It changes between the read and the write of each round. Without a bound, the settler would never go on."""
+    start_virtual_time(START)
+    settle, sent = settling.settle, list[int]()
+
+    def changed_first(*arguments: Any) -> Any:
+        sent.append(len(sent))
+        if len(sent) <= 2 * MOST_ROUNDS:
+            jobs.update_one({}, {"$set": {"repeatInterval": f"{len(sent)} * * * *"}})
+        return settle(*arguments)
+
+    monkeypatch.setattr(settling, "settle", changed_first)
+    workers = Workers()
+    workers.register("tick", lambda job: None)
+    hourly(jobs)
+    async with open_test_scheduler(workers, recover_stale_jobs=False):
+        await quiesce()
+        assert len(sent) == MOST_ROUNDS
+        assert jobs.count_documents({"status": "processing"}) == 1
+    assert "as it kept changing" in caplog.text

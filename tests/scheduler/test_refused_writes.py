@@ -8,6 +8,7 @@ from typing import Any
 
 import bson
 import pytest
+import trio
 from bson import ObjectId
 from trio.testing import MockClock
 
@@ -257,3 +258,28 @@ async def test_full_job_whose_holders_died_too_often_is_given_up(
         document = jobs.find_one({"_id": stored["_id"]}, {"data": False})
         assert document is not None
         assert (document["status"], document["failReason"]) == ("failed", "died 1 time while running")
+
+
+async def test_run_whose_renewal_the_server_refuses_ends_before_its_lease(
+    open_test_scheduler: SchedulerOpener, db: Database, jobs: Collection, autojump_clock: MockClock
+) -> None:
+    """It still has the claim, which nothing keeps from expiring: another instance may take the job after that."""
+    workers, cancelled_at = Workers(), list[float]()
+
+    @workers.register("greet")
+    async def greet(job: RunningJob[Any]) -> None:
+        try:
+            await trio.sleep_forever()
+        finally:
+            cancelled_at.append(trio.current_time() - began)
+
+    insert(handle(db))
+    async with open_test_scheduler(workers, heartbeat_interval=10, recover_stale_jobs=False):
+        await quiesce()
+        began = trio.current_time()
+        jobs.update_one({}, {"$set": {"closed": True}})
+        db.command("collMod", jobs.name, validator={"closed": {"$exists": False}})
+        await advance(100)
+        db.command("collMod", jobs.name, validator={})
+        assert len(cancelled_at) == 1
+        assert 0 < cancelled_at[0] < 30

@@ -25,6 +25,7 @@ from trio_monque.scheduler.runs import JobRuns
 from trio_monque.scheduler.settling import JobSettling
 from trio_monque.store.driver.types import Collection, Database
 from trio_monque.testing import SchedulerOpener, assert_enqueued, drain
+from trio_monque.threads import call_in_thread, starting_thread, work_unawaited
 
 LOOPS: Final = frozenset({"settler", "heartbeat", "reaper", "presence", "pruner"})
 
@@ -317,3 +318,25 @@ async def test_retry_whose_reason_is_huge_is_stored_in_short(
     found = jobs.find_one({})
     assert found is not None
     assert len(found["failReason"]) == LONGEST_REASON
+
+
+def short_of_memory() -> None:
+    raise MemoryError
+
+
+async def test_shortage_inside_of_a_function_is_its_own_error_and_not_one_of_the_start_of_its_thread() -> None:
+    with pytest.raises(MemoryError):
+        await call_in_thread(short_of_memory, limiter=trio.CapacityLimiter(1))
+    with pytest.raises(MemoryError), starting_thread(short_of_memory) as begun:
+        begun()
+
+
+async def test_clean_up_for_which_no_thread_starts_is_logged_and_left_to_a_lease(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def start_thread(*_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(trio.lowlevel, "start_thread_soon", start_thread)
+    work_unawaited(short_of_memory)
+    assert "could not start a thread for a clean-up" in caplog.text

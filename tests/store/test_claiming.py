@@ -122,6 +122,31 @@ def test_guarded_write_repeats_the_whole_condition(
     assert jobs.find_one({"_id": changed.id}) == before
 
 
+def test_copies_are_read_back_if_they_have_too_many_pasts_to_be_pinned(store: JobCollection, jobs: Collection) -> None:
+    """All candidates match, also one that has changed since the look."""
+    for attempts in range(claiming.MOST_PASTS + 1):
+        jobs.update_one({"_id": insert(store, data="as it was").id}, {"$set": {"attempts": attempts}})
+    candidates = due.look(store, {"greet": claiming.MOST_PASTS + 1}, PAST)
+    jobs.update_one({"_id": candidates[0].id}, {"$inc": {"rev": 1}, "$set": {"data": "edited"}})
+    taken = claiming.take(store, candidates, PAST, stamp())
+    assert {job.id for job in taken.jobs} == {job.id for job in candidates}
+    assert [as_stored(store, job) for job in taken.jobs] == list(taken.jobs)
+    assert not taken.more
+
+
+def test_claim_reads_back_only_what_it_took(mongod: EmbeddedServer, db: Database, store: JobCollection) -> None:
+    """Another instance was faster with one of the candidates: its claim is neither read nor written."""
+    lost, won = insert(store), insert(store)
+    candidates, recorder = due.look(store, {"greet": 2}, PAST), Recorder()
+    assert claiming.take_one(store, lost.id, "greet", 0, PAST, stamp("other")).jobs
+    as_claimed = as_stored(store, lost)
+    with MongoClient[Any](mongod.uri, tz_aware=True, event_listeners=[recorder]) as client:
+        taken = claiming.take(handle(client[db.name]), candidates, PAST, stamp())
+    assert [name for name, _ in recorder.commands if name != "endSessions"] == ["update", "find"]
+    assert [job.id for job in taken.jobs] == [won.id]
+    assert as_stored(store, lost) == as_claimed
+
+
 def test_deleted_candidate_is_not_claimed(store: JobCollection, jobs: Collection) -> None:
     job = insert(store)
     candidates = due.look(store, {"greet": 5}, PAST)
@@ -256,6 +281,18 @@ def test_claim_of_one_repeats_the_whole_condition(store: JobCollection, jobs: Co
     before = jobs.find_one({"_id": job.id})
     assert claiming.take_one(store, job.id, "greet", 0, PAST, stamp()) == claiming.TakenJobs([])
     assert jobs.find_one({"_id": job.id}) == before
+
+
+def test_job_that_is_claimed_by_its_id_after_its_start_limit_is_given_back(
+    store: JobCollection, jobs: Collection
+) -> None:
+    late, in_time = insert(store), insert(store)
+    jobs.update_one({"_id": late.id}, {"$set": {"startBy": PAST}})
+    jobs.update_one({"_id": in_time.id}, {"$set": {"startBy": PAST + timedelta(milliseconds=1)}})
+    # The look that follows ends it.
+    assert claiming.take_one(store, late.id, "greet", 0, PAST, stamp()) == claiming.TakenJobs([], more=True)
+    assert jobs.count_documents({"_id": late.id, "status": "pending", "claimedBy": None}) == 1
+    assert [job.id for job in claiming.take_one(store, in_time.id, "greet", 0, PAST, stamp()).jobs] == [in_time.id]
 
 
 def test_first_candidates_are_passed_over_and_a_name_that_is_too_short_is_looked_at_again(

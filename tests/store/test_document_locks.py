@@ -204,6 +204,16 @@ def test_document_that_the_server_refuses_to_lock_is_logged_and_passed_over(
     assert not due.is_anything_left(locked, NOW)
 
 
+def test_document_that_was_locked_before_the_refused_one_is_taken(
+    locked: LockedCollection, documents: Collection
+) -> None:
+    """The first write has locked it, and has stopped without a count. The second one does not match it any more."""
+    documents.insert_many([{"_id": 0}, {"_id": 1, "fixed": True}])
+    rule = {"$or": [{"fixed": None}, {"lock": None}]}
+    documents.database.command("collMod", documents.name, validator=rule)
+    assert [one.id for one in claiming.take(locked, [0, 1], NOW, stamp()).documents] == [0]
+
+
 @pytest.mark.full
 def test_collection_that_will_have_no_locks_at_all_is_an_error(locked: LockedCollection, documents: Collection) -> None:
     documents.insert_many([{"_id": number} for number in range(claiming.MOST_REFUSED + 1)])

@@ -8,10 +8,13 @@ from typing import Any
 
 import pytest
 from bson import ObjectId
+from pymongo import MongoClient
 
+from tests.support.interception import Recorder
 from tests.support.node_peer import NodePeer
 from tests.support.store import PAST, claim_due, handle
 from trio_monque import Monque
+from trio_monque.embedded import EmbeddedServer
 from trio_monque.jobs import transitions
 from trio_monque.jobs.conditional_write import Transition, applied
 from trio_monque.jobs.error_history import Failure
@@ -191,6 +194,19 @@ def test_job_that_node_ended_is_pending_once_more(
     starting_again.start_again(store, LATER)
     (job,) = claim_due(store, {"greet": 1})
     assert (job.id, job.data, job.again, job.internals.rev) == (job_id, {"new": True}, None, 1)
+
+
+def test_look_passes_over_a_schedule_which_the_write_would_not_match(
+    monque: Monque, jobs: Collection, node: NodePeer, mongod: EmbeddedServer
+) -> None:
+    """Otherwise a hundred of these would hide all others from each look."""
+    ended_by_node(monque, node, jobs, "completed")
+    jobs.update_one({}, {"$set": {"repeatInterval": "0 9 * * *"}})
+    before, recorder = list(jobs.find()), Recorder()
+    with MongoClient[Any](mongod.uri, tz_aware=True, event_listeners=[recorder]) as client:
+        starting_again.start_again(handle(client[jobs.database.name]), LATER)
+    assert [name for name, _ in recorder.commands if name != "endSessions"] == ["find"]
+    assert list(jobs.find()) == before
 
 
 def test_it_is_dropped_if_a_newer_job_has_the_key(

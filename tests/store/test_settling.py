@@ -243,6 +243,24 @@ def test_refused_end_of_a_claim_that_is_lost_or_cancelled_before_its_fate_is_rea
         assert settle(store, [failing(job)]) == [fate]
 
 
+def test_cancellation_of_a_claim_that_is_lost_before_it_is_written_is_not_reported(
+    mongod: EmbeddedServer, db: Database, jobs: Collection
+) -> None:
+    """The request was read, and then a rescue took the claim: the next holder ends it."""
+    interceptor = Interceptor()
+    with MongoClient[Any](mongod.uri, event_listeners=[interceptor]) as client:
+        store = handle(client[db.name])
+        (job,) = claim(store, 1)
+        asked, gone = {"cancelRequestedAt": PAST}, {"claimedBy": "another", "claimToken": "theirs"}
+        jobs.update_one({"_id": job.id}, {"$set": asked})
+        interceptor.before(
+            lambda name, _: name == "update", lambda: None, lambda: jobs.update_one({"_id": job.id}, {"$set": gone})
+        )
+        assert settle(store, [transitions.retry(job, LATER, Failure("why"), LATER)]) == [Fate.LOST]
+    assert interceptor.times == 2
+    assert jobs.count_documents({"_id": job.id, "status": "processing", **gone}) == 1
+
+
 def failing(job: Job) -> Transition:
     """An end that a request to cancel replaces."""
     retry = transitions.retry(job, LATER, Failure("why"), LATER)
