@@ -124,6 +124,26 @@ def test_handler_in_the_runtime_uses_anyio_on_trio(db: Database, run_virtually: 
 
 
 @ON_ASYNCIO
+def test_handler_in_the_runtime_has_the_resources_of_its_own_workers(db: Database, run: Run) -> None:
+    workers, seen = Workers(), dict[str, tuple[object, bool]]()
+
+    async def look(job: RunningJob[Any]) -> None:
+        seen[job.name] = job.resources, trio.lowlevel.in_trio_task()
+
+    workers.register("on-the-loop", look)
+    workers.register("in-the-runtime", look, runs_on="runtime")
+
+    async def main() -> None:
+        async with open_scheduler(db, workers.with_resources("a pool"), resources="of all", **QUICK) as scheduler:
+            for name in workers.names:
+                await scheduler.enqueue(name)
+            await until(lambda: len(seen) == 2)
+
+    run(main)
+    assert seen == {"on-the-loop": ("a pool", False), "in-the-runtime": ("a pool", True)}
+
+
+@ON_ASYNCIO
 def test_timeouts_and_task_groups_of_asyncio_work_in_handlers(db: Database, run: Run) -> None:
     workers, log, counts = Workers(), list[str](), list[int]()
 
