@@ -20,7 +20,7 @@ def _as_is(error: BaseException) -> BaseException:
     return error
 
 
-def test_error_of_a_run_that_lost_its_claim_is_no_failure() -> None:
+def test_error_of_a_run_that_lost_its_claim_is_not_counted_as_a_failure() -> None:
     """Another instance may run the item by then: its attempts are not to be counted here."""
     assert failure(CancelReason.LOST, IN_CLEANUP) is None
 
