@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
@@ -87,21 +88,23 @@ def test_document_that_is_repaired_while_it_is_added_is_not_left_out_for_ever(mo
 
 def test_worker_is_registered_while_a_claim_reads_which_have_a_follow_up(monkeypatch: pytest.MonkeyPatch) -> None:
     workers, hold = Workers(), Hold()
-    first = workers.register("first", handler, then=follow_up)
+    workers.register("first", handler, then=follow_up)
     workers.register("second", handler, then=follow_up)
+    followed = workers.followed
 
-    class Settings:
-        @property
-        def then(self) -> Any:
-            hold.here()
-            return follow_up
+    class HeldNames(set[str]):
+        def __iter__(self) -> Iterator[str]:
+            for number, name in enumerate(super().__iter__()):
+                if number:
+                    hold.here()  # With this, an iteration over a set that changes fails.
+                yield name
 
-    monkeypatch.setattr(first, "settings", Settings())
+    monkeypatch.setattr(workers, "followed", HeldNames(followed))
     reads, registers = hold.side_by_side(
-        lambda: workers.followed, lambda: workers.register("third", handler, then=follow_up), []
+        lambda: set(workers.followed), lambda: workers.register("third", handler, then=follow_up), []
     )
     registers.result()
-    assert reads.result() >= {"first", "second"}
+    assert reads.result() == {"first", "second"}
     assert workers.followed == {"first", "second", "third"}
 
 

@@ -16,8 +16,8 @@ from tests.support.programs import run_program
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.store.driver.types import Database
 
-FILES = {"enqueue": 24, "run": 60}
-CALLS_ON_TRIO_THREAD = 183
+FILES = {"enqueue": 24, "run": 45}
+CALLS_ON_TRIO_THREAD = 168
 """Python calls for each job of a scheduler that runs a hundred at a time; about fifteen fewer in real time."""
 
 

@@ -19,7 +19,6 @@ from trio_monque.host.claim_answers import Taken, Taking
 from trio_monque.host.host import Host, Life
 from trio_monque.host.log_lines import HostEnd, Reporter
 from trio_monque.host.one_group import GROUP, NamesNoItems, is_transient, one_group_host
-from trio_monque.host.run_ends import has_succeeded
 from trio_monque.log import logger_of
 from trio_monque.observations import Sighting
 from trio_monque.options_and_defaults import HostOptions
@@ -102,7 +101,7 @@ class OutboxSource(NamesNoItems):
         self.control.post(self.control.look)
 
     def conclude(self, claim: Message, end: RunEnd) -> Delivery:
-        return claim, has_succeeded(end)
+        return claim, end.has_succeeded
 
     async def prepare(self, settlements: Sequence[Delivery]) -> Sequence[Delivery]:
         return settlements

@@ -20,9 +20,8 @@ from tests.support.node_peer import NodePeer
 from trio_monque import Job, Monque, Workers
 from trio_monque.engine.demand import Hints, StreamFailedError
 from trio_monque.loop_time import LoopTime
-from trio_monque.scheduler.engine_wakeups import RecentIds
 from trio_monque.scheduler.job_finder import JobKey
-from trio_monque.scheduler.job_stream import JobStream
+from trio_monque.scheduler.job_stream import JobStream, RecentIds
 from trio_monque.scheduler.paused_names import PausedNames
 from trio_monque.store.driver.types import Collection, Database
 from trio_monque.testing import fail_next

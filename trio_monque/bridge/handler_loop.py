@@ -173,7 +173,7 @@ class TrioHandlerLoop(TrioTasks):
                     'program on asyncio; Workers(loop="asyncio") declares it.'
                 )
             raise
-        if (problem := unfinished_work(returned)) is not None:
+        if returned is not None and (problem := unfinished_work(returned)) is not None:
             raise TypeError(f"the handler {problem}")
         return returned
 

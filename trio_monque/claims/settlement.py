@@ -15,7 +15,7 @@ from ..document_lock import NEVER, dead_letter_lock, freed, shortened
 from ..engine.run_end import RunEnd
 from ..error_types import ClaimLostError, InvalidOptionError, InvalidUpdateError
 from ..foreign_errors import is_a
-from ..host.run_ends import failure_of, has_succeeded
+from ..host.run_ends import failure_of
 from ..jobs.error_history import kept_reason
 from ..jobs.retry_policy import RetryPolicy, awake_at, judged
 from ..jobs.verdicts import CutShort, Discarded, Failed, Snoozed, Succeeded
@@ -100,7 +100,7 @@ def outcome_of(end: RunEnd, time_limit: float, policy: RetryPolicy) -> Outcome:
     # task.
     if type(end.error) is UncountedReleaseError:
         return CutShort()
-    if has_succeeded(end):
+    if end.has_succeeded:
         return Finished(None)
     full_tracebacks = policy.error_text.full_tracebacks
     error = failure_of(end, time_limit, _without_claim_lost, full_tracebacks=full_tracebacks)

@@ -46,12 +46,16 @@ class EventDelivery:
     Each listener gets its events in order. Two listeners are independent of each other: to get events of several types
     in order, add one listener for their common base class.
 
+    Attributes:
+        is_heard: Whether there is, or was, a listener or a stream: without one, no event need be made.
+
     Args:
         call_listener: While `run` runs, calls an async listener on the loop on which listeners run; None if that is
             the loop of `run`.
     """
 
     def __init__(self, call_listener: CallListener | None = None) -> None:
+        self.is_heard = False
         self._call_listener = call_listener
         # Outside of `run`, any thread adds, removes and reads. While `run` runs, only the thread of the run changes the
         # subscriptions (see `_on_the_run`); streams may be opened and left on any loop.
@@ -79,6 +83,7 @@ class EventDelivery:
 
     def _add(self, subscription: Subscription) -> None:
         self._subscriptions.append(subscription)
+        self.is_heard = True
         if self._context is not None:
             self._start(subscription)
 
@@ -116,6 +121,7 @@ class EventDelivery:
             _check_event_class(one)
         stream: EventStream[EventT] = EventStream(*types)
         self._streams.append(stream)
+        self.is_heard = True
         if self._ended:
             stream.end()
         try:

@@ -150,6 +150,13 @@ def local_schedulers(namespace: str) -> Sequence[LocalScheduler]:
     return tuple(_schedulers_by_namespace()[namespace])
 
 
+def watch_claims(namespace: str, is_idle: Callable[[], bool]) -> None:
+    """Let the other schedulers of this run watch the claims of one that holds some until `is_idle()`."""
+    for scheduler in local_schedulers(namespace):
+        if scheduler.is_idle != is_idle:  # It renews its own claims.
+            scheduler.watch(is_idle)
+
+
 def local_instance_ids(namespace: str) -> frozenset[str]:
     """The ids of this run's schedulers on the collection. Empty outside virtual time.
 

@@ -149,19 +149,17 @@ class EarlySettlements(Generic[ClaimT, SettlementT]):
             self._take_slot(run)
 
     def has_slot(self, run: Run[ClaimT]) -> bool:
-        """Whether a run whose handler ends has one."""
+        """Whether a run has one, whose handler ends after it began to settle early."""
         return run not in self._without_slot
 
     def handler_ended(self, run: Run[ClaimT]) -> bool:
-        """Notes the end of a handler; returns whether it had outlived its claim."""
+        """Notes the end of such a handler; returns whether it had outlived its claim."""
         self._without_slot.discard(run)
         if run not in self._outliving:
             return False
         del self._outliving[run]
         return True
 
-    def decides(self, run: Run[ClaimT], end: RunEnd) -> bool:
-        """Whether an early settlement, written or on its way, takes the place of this end of the run."""
-        if run.is_settling_early:
-            self._ended_meanwhile[run] = end
-        return run.is_settling_early or run.is_settled_early
+    def put_off(self, run: Run[ClaimT], end: RunEnd) -> None:
+        """The handler has ended while its settlement is on its way: the answer decides what this end means."""
+        self._ended_meanwhile[run] = end

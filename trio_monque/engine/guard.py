@@ -71,8 +71,13 @@ def end_for_bug(stop: Stop, what: str, bug: BaseException) -> None:
 # the claim of a job and the start of its run would strand the job. Handlers are not protected (see the scheduler's
 # job_run).
 @trio.lowlevel.enable_ki_protection
-async def guard(stop: Stop, loop: Callable[[], Awaitable[None]], progress: Progress | None = None) -> None:
-    """Runs a loop; its crash ends the engine in order, and does not leave this function."""
+async def guard(
+    stop: Stop,
+    loop: Callable[[], Awaitable[None]],
+    progress: Progress | None = None,
+    ended: Callable[[], object] | None = None,
+) -> None:
+    """Runs a loop, and then calls `ended`. Its crash ends the engine in order, and does not leave this function."""
     try:
         await loop()
     except Exception as error:  # noqa: BLE001  # A bug, or the end of what all loops need.
@@ -85,6 +90,8 @@ async def guard(stop: Stop, loop: Callable[[], Awaitable[None]], progress: Progr
     finally:
         if progress is not None:
             progress.end()
+    if ended is not None:
+        ended()
 
 
 def _log_crash(stop: Stop, loop: object, error: Exception) -> None:

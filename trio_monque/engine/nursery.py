@@ -327,7 +327,10 @@ class Engine(Generic[ClaimT, SettlementT, BatchT, SeenT, RescuedT]):
                 for chore, progress in self._chores:
                     intake.start_soon(guard, self.stop, chore, watch(progress, stuck_after=math.inf))
                 intake.start_soon(self._wake_to_end)
-                intake.start_soon(self._claim, running, intake.cancel_scope, watch(self._claimer.progress))
+                # The claimer is not cancelled with the rest of the intake: a claim in flight may be granted, and be
+                # given back.
+                claim, claimed = partial(self._claimer.run, running), partial(_end_intake, intake.cancel_scope)
+                intake.start_soon(guard, self.stop, claim, watch(self._claimer.progress), claimed)
                 self.vitals.begin()
                 started()
             # Here all handlers have ended. Settler and heartbeat go on until the last settlement is written: a claim
@@ -341,12 +344,6 @@ class Engine(Generic[ClaimT, SettlementT, BatchT, SeenT, RescuedT]):
             services.cancel_scope.cancel(reason="the last run is settled")
 
     @trio.lowlevel.enable_ki_protection
-    async def _claim(self, running: trio.Nursery, intake: trio.CancelScope, progress: Progress) -> None:
-        # The claimer is not cancelled with the rest of the intake: a claim in flight may be granted, and be given back.
-        await guard(self.stop, partial(self._claimer.run, running), progress)
-        intake.cancel(reason="nothing more is claimed")
-
-    @trio.lowlevel.enable_ki_protection
     async def _wake_to_end(self) -> None:
         try:
             await self.stop.draining.wait()
@@ -358,3 +355,7 @@ class Engine(Generic[ClaimT, SettlementT, BatchT, SeenT, RescuedT]):
                 self._is_broken = True
                 self.stop.cut(BROKEN_NURSERY)
         self.wake.set()  # The claimer may wait for work.
+
+
+def _end_intake(intake: trio.CancelScope) -> None:
+    intake.cancel(reason="nothing more is claimed")

@@ -46,6 +46,11 @@ class RunEnd(NamedTuple):
     duration: float
     has_begun: bool = True
 
+    @property
+    def has_succeeded(self) -> bool:
+        """Whether the handler returned. A cancellation that it did not notice changes nothing."""
+        return self.error is None and not self.cancelled
+
     @classmethod
     def by_cancellation(cls, reason: CancelReason | None, duration: float = 0.0, *, has_begun: bool = True) -> RunEnd:
         """The end of a run whose handler neither returned nor raised: it may never have been called."""

@@ -244,6 +244,9 @@ class Runner(Generic[ClaimT, SettlementT]):
             if self._withheld and key in self._withheld:
                 self._withheld.discard(key)
                 self._wake.set()
+        if not (run.is_settling_early or run.is_settled_early):
+            self._free_slot(run)
+            return
         # Asked before `handler_ended`, which forgets it: the slot would be freed twice.
         if self._early.has_slot(run):
             self._free_slot(run)
@@ -295,11 +298,12 @@ class Runner(Generic[ClaimT, SettlementT]):
         """To the settler, unless this instance must not write the end."""
         # The run has settled its own claim early, or is doing so: a second settlement would find the claim gone, and
         # report it as lost.
-        if self._early.decides(run, end):
-            if run.is_settled_early and not run.is_gone and is_a(end.error, Exception):
+        if run.is_settling_early:
+            self._early.put_off(run, end)
+        elif run.is_settled_early:
+            if not run.is_gone and is_a(end.error, Exception):
                 self._observer.failed_after_settlement(run.claim, cast("Exception", end.error))
-            return
-        if run.is_gone:
+        elif run.is_gone:
             # Another instance may have the item: its settlement must stand, so nothing is written.
             self._lost(run)
         elif run.has_broken_engine:

@@ -17,11 +17,6 @@ MOST_REMEMBERED: Final = 10_000
 """Items. Beyond it, the one that missed a lease the longest time ago is forgotten."""
 
 
-def has_succeeded(end: RunEnd) -> bool:
-    """Whether the handler returned. A cancellation that it did not notice changes nothing."""
-    return end.error is None and not end.cancelled
-
-
 def failure_of(
     end: RunEnd,
     time_limit: float,
@@ -59,23 +54,27 @@ class MissedLeaseError(TimeoutError):
 
 
 class MissedLeases:
-    """Counts them in a row, for each item. Only those of this instance: others see a claim that died, and count it."""
+    """Counts them in a row, for each item. Only those of this instance: others see a claim that died, and count it.
+
+    Attributes:
+        in_a_row: How many, by the key of the item. It is mostly empty, and then a run that missed none need not ask.
+    """
 
     def __init__(self) -> None:
-        self._in_a_row: dict[Hashable, int] = {}
+        self.in_a_row: dict[Hashable, int] = {}
 
     def counted(self, key: Hashable, end: RunEnd, most: int) -> RunEnd:
         """Return how the run of this item ended: as a failed attempt, if more than `most` in a row missed theirs."""
         if not end.has_begun:
             return end  # The answer to its claim came too late. No handler can be the cause.
-        runs = 1 + (self._in_a_row.pop(key, 0) if self._in_a_row else 0)
-        if end.reason is not CancelReason.LOST or has_succeeded(end):
+        runs = 1 + self.in_a_row.pop(key, 0)
+        if end.reason is not CancelReason.LOST or end.has_succeeded:
             return end
         if runs > most:
             return _failed(end, runs)
-        self._in_a_row[key] = runs  # At the end of the order, as the last one.
-        if len(self._in_a_row) > MOST_REMEMBERED:
-            del self._in_a_row[next(iter(self._in_a_row))]
+        self.in_a_row[key] = runs  # At the end of the order, as the last one.
+        if len(self.in_a_row) > MOST_REMEMBERED:
+            del self.in_a_row[next(iter(self.in_a_row))]
         return end
 
 

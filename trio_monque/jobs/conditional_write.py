@@ -77,8 +77,8 @@ class Transition:
     guard: Mapping[str, Any]
     set: Mapping[str, Any]
     cleared: tuple[str, ...] = ()
-    added: Mapping[str, int] = field(default_factory=lambda: _NOTHING)
-    copied: Mapping[str, str] = field(default_factory=lambda: _NOTHING)
+    added: Mapping[str, int] = field(default_factory=dict)
+    copied: Mapping[str, str] = field(default_factory=dict)
     otherwise: Transition | None = None
 
 

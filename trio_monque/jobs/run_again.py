@@ -14,16 +14,7 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 from types import MappingProxyType
-from typing import Any, Final
-
-from .job import Job
-
-
-def unless_asked_again(job: Job) -> dict[str, Any]:
-    """The condition of an end after which the job runs no more: no call wants another run."""
-    # Only a one-off job with a unique key can be replaced. All others end with the same statement as ever.
-    return {} if job.unique_key is None or job.schedule is not None else {"again.call": None}
-
+from typing import Final
 
 COPIED: Final = MappingProxyType(
     {

@@ -45,7 +45,7 @@ from .error_history import Failure
 from .fences import ClaimStamp, cycle_fence, fence, is_ours, sign_of_life, stamp_fence
 from .follow_ups import OWED
 from .job import OF_ONE_OCCURRENCE, Job, JobStatus, deaths_of, occurrence_of, resumed
-from .run_again import COPIED, unless_asked_again
+from .run_again import COPIED
 
 _NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 
@@ -185,6 +185,12 @@ def _same_schedule(job: Job, *names: str) -> dict[str, Any]:
     return {f"schedule.{name}": getattr(job.schedule, name) for name in names}
 
 
+def _unless_asked_again(job: Job) -> dict[str, Any]:
+    """The condition of an end after which the job runs no more: no call wants another run (see `run_again.py`)."""
+    # Only a one-off job with a unique key can be replaced. All others end with the same statement as ever.
+    return {} if job.unique_key is None or job.schedule is not None else {"again.call": None}
+
+
 def complete(job: Job, now: datetime, result: Any = None) -> Transition:
     """processing -> completed: a one-off job succeeded."""
     # The fence alone: a cancellation that was requested meanwhile came too late, because the work is done.
@@ -201,7 +207,7 @@ def _completion(job: Job, now: datetime, fenced: Mapping[str, Any], stored: Mapp
         # It must still be a one-off job: a caller may have declared a schedule over it while it ran, and that schedule
         # would end with this run.
         # And no call may have left newer data in it.
-        guard={**fenced, "schedule.cron": None, **unless_asked_again(job)},
+        guard={**fenced, "schedule.cron": None, **_unless_asked_again(job)},
         set={"status": COMPLETED, **_ended(job, now), **stored},
         cleared=("claim", "fail_reason", "rescues", "saved"),
     )
@@ -302,7 +308,7 @@ def fail(job: Job, now: datetime, failure: Failure) -> Transition:
         guard={
             **_unless_cancelled(job),
             **_same_schedule(job, "cron", "timezone", "on_exhausted"),
-            **unless_asked_again(job),
+            **_unless_asked_again(job),
         },
         set={"status": FAILED, **_ended(job, now), **failure.written(job)},
         added={"fail_count": 1},
@@ -356,7 +362,7 @@ def give_up(job: Job, now: datetime, failure: Failure) -> Transition:
         guard={
             **fence(job),
             **_same_schedule(job, "cron", "timezone", "on_exhausted"),
-            **unless_asked_again(job),
+            **_unless_asked_again(job),
         },
         set={"status": FAILED, **_ended(job, now), **failure.written(job)},
         cleared=("claim", "rescues"),

@@ -24,13 +24,13 @@ from ..store.driver.connection import check_database, check_pool
 from ..store.driver.database_threads import CONNECTIONS_NEEDED
 from ..store.driver.types import Database
 from .context import SchedulerContext
-from .engine_wakeups import EngineWakeups, RecentIds
+from .engine_wakeups import EngineWakeups
 from .events_and_report import JobReporter
-from .job_stream import JobStream
+from .job_run import RunningJobs
+from .job_stream import JobStream, RecentIds
 from .paused_names import PausedNames
 from .presence import Presence
 from .pruner import Pruner
-from .running_jobs import RunningJobs
 from .scheduler_client import SchedulerParts
 from .sources import JobEngine, JobSources, job_sources
 from .start import SchedulerStart

@@ -42,7 +42,7 @@ class JobClaims:
 
     Args:
         announce: Announces jobs to the schedulers of this trio run; None for unknown ones.
-        claimed: Called when jobs were claimed.
+        claimed: Called when jobs were claimed: other schedulers of this run then look for dead claims.
         unstarted: Ends jobs that must not start any more.
 
     Attributes:
@@ -149,7 +149,9 @@ class JobClaims:
         if granted.claims:
             self._claimed()
         # A suspect is claimed alone, so other due jobs may wait behind it.
-        return Granted(granted.claims, more=granted.more or any(map(is_suspect, granted.claims)))
+        first = granted.claims[0] if granted.claims else None
+        is_alone = first is not None and first.rescues > 0 and is_suspect(first)
+        return Granted(granted.claims, more=granted.more or is_alone)
 
     def _stamp(self, _chosen: Sequence[Job], now: datetime) -> ClaimStamp:
         self._beats.claimed(now)

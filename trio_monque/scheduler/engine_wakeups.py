@@ -1,52 +1,19 @@
-"""EngineWakeups: passes local wakeups to one engine. The other side is `client/local_wakeups.py`.
-
-A job that a client of the same trio run inserts is announced twice: by the client, and by the change stream. RecentIds
-drops the second announcement.
-"""
+"""EngineWakeups: passes local wakeups to one engine. The other side is `client/local_wakeups.py`."""
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterable, Sequence
-from typing import Final
+from collections.abc import Sequence
 
 import trio
 
 from ..client.client_context import ClientContext
 from ..engine.demand import KnownItem
 from ..jobs.job import Job
-from ..store.driver.types import ObjectId
 from .job_finder import JobKey
+from .job_stream import RecentIds
 from .paused_names import PausedNames
 from .sources import JobEngine
 from .unstarted_jobs import UnstartedJobs
-
-MOST_REMEMBERED: Final = 10_000
-"""Ids that are remembered. A forgotten one costs a look; the second announcement comes milliseconds after the first."""
-
-
-class RecentIds:
-    """The ids of the new jobs that were announced last. Written on the thread of the run, read in other threads, too.
-
-    The first announcement has caused a look or set a timer, after the insert, so the second one has nothing to add.
-    Only inserts are remembered: the same change may be made, undone and made again, so each announcement of a change
-    counts.
-    """
-
-    def __init__(self) -> None:
-        self._ids: set[ObjectId] = set()
-        self._order: deque[ObjectId] = deque()
-
-    def __contains__(self, job_id: ObjectId) -> bool:
-        return job_id in self._ids
-
-    def add(self, ids: Iterable[ObjectId]) -> None:
-        for job_id in ids:
-            if job_id not in self._ids:
-                self._ids.add(job_id)
-                self._order.append(job_id)
-        while len(self._order) > MOST_REMEMBERED:
-            self._ids.discard(self._order.popleft())
 
 
 class EngineWakeups:
@@ -73,14 +40,9 @@ class EngineWakeups:
         self.wait_changed = engine.wait_changed
         self.look = engine.waker.look
         self.look_for_the_dead = engine.reaper.look
-        self._reaper = engine.reaper
+        self.watch = engine.reaper.watch
         self.look_while = engine.waker.look_while
         self._expect = engine.waker.expect
-
-    def watch(self, is_idle: Callable[[], bool]) -> None:
-        # A scheduler need not watch its own claims: it renews them.
-        if is_idle != self.is_idle:
-            self._reaper.watch(is_idle)
 
     def look_for_pauses(self) -> None:
         self._paused.forget()

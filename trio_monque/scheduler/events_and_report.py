@@ -151,7 +151,7 @@ class JobReporter(Reporter[Job, JobSettlement, Rescued, SchedulerReport]):
         local_ends.announce(self._namespace)
         for job in jobs:
             self.tally.cancelled += 1
-            self.tally.count_end(job.name, "cancelled")
+            self.tally.ends[job.name, "cancelled"] += 1
             logger.info("job %s was cancelled: %s", job, job.fail_reason, extra=log_extra(job))
             self.event_delivery.emit(events.JobCancelled(job))
 
@@ -159,7 +159,7 @@ class JobReporter(Reporter[Job, JobSettlement, Rescued, SchedulerReport]):
 
     def run_started(self, claim: Job) -> None:
         # Called for every run, so it must be cheap: without a listener no event is made.
-        if self.event_delivery.has_listener(events.JobStarted):
+        if self.event_delivery.is_heard and self.event_delivery.has_listener(events.JobStarted):
             self.event_delivery.emit(events.JobStarted(claim))
 
     def extra_of(self, claim: Job) -> Mapping[str, object]:
@@ -218,8 +218,8 @@ class JobReporter(Reporter[Job, JobSettlement, Rescued, SchedulerReport]):
         local_ends.announce(self._namespace)
         if settlement.fate is Fate.CANCELLED:
             self.tally.cancelled += 1
-            self.tally.count_end(settlement.job.name, "cancelled")
-            if self.event_delivery.has_listener(events.JobCancelled):
+            self.tally.ends[settlement.job.name, "cancelled"] += 1
+            if self.event_delivery.is_heard and self.event_delivery.has_listener(events.JobCancelled):
                 self.event_delivery.emit(events.JobCancelled(settled(settlement)))
             return
         if settlement.schedule_ended is not None:
@@ -228,8 +228,8 @@ class JobReporter(Reporter[Job, JobSettlement, Rescued, SchedulerReport]):
         match settlement.verdict:
             case Succeeded():
                 self.tally.completed += 1
-                self.tally.count_end(settlement.job.name, "completed")
-                if self.event_delivery.has_listener(events.JobCompleted):
+                self.tally.ends[settlement.job.name, "completed"] += 1
+                if self.event_delivery.is_heard and self.event_delivery.has_listener(events.JobCompleted):
                     self.event_delivery.emit(events.JobCompleted(settled(settlement), settlement.duration))
             case Failed(error) | Discarded(error):
                 job = settled(settlement)
@@ -238,22 +238,22 @@ class JobReporter(Reporter[Job, JobSettlement, Rescued, SchedulerReport]):
                 is_discarded = isinstance(settlement.verdict, Discarded)
                 self.tally.discarded += is_discarded
                 how = "discarded" if is_discarded else "retried" if will_retry(job) else "failed"
-                self.tally.count_end(job.name, how)
+                self.tally.ends[job.name, how] += 1
                 self._report_failed(job, error, settlement)
             case Snoozed(snooze):
                 self.tally.snoozed += 1
                 job = settled(settlement)
-                self.tally.count_end(job.name, "snoozed")
+                self.tally.ends[job.name, "snoozed"] += 1
                 logger.info("job %s was snoozed %s", job, snooze, extra=log_extra(job))
             case CutShort():
                 self.tally.released += 1
-                self.tally.count_end(settlement.job.name, "released")
+                self.tally.ends[settlement.job.name, "released"] += 1
 
     def _report_schedule_ended(self, settlement: JobSettlement, error: ScheduleEndedError) -> None:
         """The job is stored as failed and never runs again, even if this run succeeded: it has no next occurrence."""
         job = settled(settlement)
         self.tally.failed += 1
-        self.tally.count_end(job.name, "failed")
+        self.tally.ends[job.name, "failed"] += 1
         self._count_ended_schedule(job)
         cause = _shown_cause(error, settlement.policy) if isinstance(settlement.verdict, Failed | Discarded) else None
         logger.error("job %s failed for good: %s", job, error, extra=log_extra(job), exc_info=cause)

@@ -1,14 +1,16 @@
-"""Calls the handler of a job: on its loop, or in a thread."""
+"""What the handler of a job gets (`RunningJobs`), and its call: on its loop, or in a thread."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final, NamedTuple
 
 import trio
 
+from ..bridge.handler_loop import ON_TRIO, HandlerLoop
 from ..engine.run import Run
 from ..engine.run_end import NotBegun
 from ..error_types import ShortageError
@@ -20,14 +22,52 @@ from ..store.driver.database_threads import DatabaseThreads
 from ..threads import HoldingLimiter, call_in_thread
 from ..unfinished_work import unfinished_work
 from .middleware import around_async
-from .running_job import RunCancelled, RunningJob, loop_of
+from .running_job import JobSurroundings, Reporting, RunCancelled, RunningJob, loop_of
+from .scheduler_client import SchedulerClient
 from .worker import Worker
+from .workers import Workers
 
 logger = logger_of("scheduler")
 
 # Seconds until the next attempt to start a thread. Other threads of the process have to end first.
 FIRST_PAUSE: Final = 0.1
 LONGEST_PAUSE: Final = 5.0
+
+
+class RunningJobs:
+    """Makes a RunningJob for each run of one scheduler.
+
+    Args:
+        workers: Its workers. Some have resources of their own.
+        resources: For all other workers.
+        loop: Where its handlers run, except those with runs_on="runtime".
+    """
+
+    _on_loop: JobSurroundings
+    _in_runtime: JobSurroundings
+    _with_own_resources: Mapping[Worker[Any], JobSurroundings]
+
+    def __init__(self, workers: Workers, resources: Any, loop: HandlerLoop) -> None:
+        self._workers = workers
+        self._resources = resources
+        self._loop = loop
+
+    def serve(self, scheduler: SchedulerClient, reporting: Reporting) -> None:
+        """Set what handlers get as `job.scheduler`, and what writes for them; called once, before anything runs."""
+        self._on_loop = JobSurroundings(scheduler, self._resources, reporting, self._loop)
+        # In a program on trio the two are equal.
+        self._in_runtime = replace(self._on_loop, loop=ON_TRIO)
+        self._with_own_resources = {
+            worker: replace(self._shared_by(worker), resources=own)
+            for worker, own in self._workers.own_resources.items()
+        }
+
+    def of(self, run: Run[Job], worker: Worker[Any]) -> RunningJob[Any]:
+        """Return what the handler of the worker gets for this run."""
+        return RunningJob(run, self._with_own_resources.get(worker) or self._shared_by(worker))
+
+    def _shared_by(self, worker: Worker[Any]) -> JobSurroundings:
+        return self._on_loop if worker.settings.runs_on is None else self._in_runtime
 
 
 def call_handler(
@@ -42,7 +82,7 @@ def call_handler(
     An async handler is called on its loop, a plain one in a thread. This is not a coroutine itself: each coroutine that
     waits beside a handler takes a quarter of a kilobyte.
     """
-    if worker.payload is not None:
+    if worker.settings.payload is not None:
         if worker.is_slow_to_load(running_job.job.data):
             return _called_with_large_data(worker, running_job, run, threads, db_threads)
         running_job.data = worker.loaded(running_job.job.data)

@@ -6,11 +6,12 @@ A hint decides nothing. If one is lost, a poll finds the job later; if one is wr
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from ..client.client_context import ClientContext
 from ..engine.demand import Hints, KnownItem, StreamFailedError
@@ -21,12 +22,40 @@ from ..store.driver.database_threads import Channel, DatabaseThreads
 from ..store.driver.types import ObjectId
 from ..store.jobs import change_stream, leases
 from ..store.jobs.change_stream import ChangeKind, NoStreamError, Watch
-from .engine_wakeups import RecentIds
 from .job_finder import JobKey
 from .paused_names import PausedNames
 from .workers import Workers
 
 T = TypeVar("T")
+
+MOST_REMEMBERED: Final = 10_000
+"""Ids that are remembered. A forgotten one costs a look; the second announcement comes milliseconds after the first."""
+
+
+class RecentIds:
+    """The ids of the new jobs that were announced last. Written on the thread of the run, read in other threads, too.
+
+    A job that a client of the same trio run inserts is announced twice: by the client, and by the change stream.
+
+    The first announcement has caused a look or set a timer, after the insert, so the second one has nothing to add.
+    Only inserts are remembered: the same change may be made, undone and made again, so each announcement of a change
+    counts.
+    """
+
+    def __init__(self) -> None:
+        self._ids: set[ObjectId] = set()
+        self._order: deque[ObjectId] = deque()
+
+    def __contains__(self, job_id: ObjectId) -> bool:
+        return job_id in self._ids
+
+    def add(self, ids: Iterable[ObjectId]) -> None:
+        for job_id in ids:
+            if job_id not in self._ids:
+                self._ids.add(job_id)
+                self._order.append(job_id)
+        while len(self._order) > MOST_REMEMBERED:
+            self._ids.discard(self._order.popleft())
 
 
 @dataclass(slots=True)
@@ -153,7 +182,7 @@ class JobStream:
         if change.cancel_requested:
             digest.cancelled.add(change.job_id)
         # A change that does not show the name may be of a job with a worker here.
-        if not change.is_pending or (change.name is not None and self._workers.get(change.name) is None):
+        if not change.is_pending or (change.name is not None and change.name not in self._workers.by_name):
             return
         if change.due is None:
             digest.is_anything = True

@@ -11,10 +11,10 @@ from weakref import WeakKeyDictionary
 from ..backoff import Backoff, asked_backoff
 from ..engine.demand import ClaimTraits
 from ..engine.run import Run
-from ..engine.run_end import RunEnd
+from ..engine.run_end import CancelReason, RunEnd
 from ..error_types import UnreadablePayloadError
 from ..foreign_errors import is_a, leaves_of, safe_error
-from ..host.run_ends import MissedLeases, failure_of, has_succeeded
+from ..host.run_ends import MissedLeases, failure_of
 from ..jobs.error_history import ErrorText
 from ..jobs.job import Job
 from ..jobs.rescue_policy import is_suspect
@@ -62,12 +62,12 @@ class JobRuns:
         self._missed_leases = MissedLeases()
 
     def traits_of(self, claim: Job) -> ClaimTraits:
-        worker = self._workers.get(claim.name)
+        worker = self._workers.by_name.get(claim.name)
         assert worker is not None, ALWAYS_THERE
         return ClaimTraits(
             claim.id,
             claim.name,
-            is_suspect(claim),
+            claim.rescues > 0 and is_suspect(claim),
             self._time_limit(claim, worker),
             self._longest_hold,
             math.inf if claim.limits.start_by is None else self._clock.on_run_clock(claim.limits.start_by),
@@ -78,20 +78,21 @@ class JobRuns:
         return self._longest_run if own is None else min(own, self._longest_run)
 
     def execute(self, run: Run[Job]) -> Awaitable[object]:
-        worker = self._workers.get(run.claim.name)
+        worker = self._workers.by_name.get(run.claim.name)
         assert worker is not None, ALWAYS_THERE
         return call_handler(worker, self._running_job(run, worker), run, self._threads, self._db_threads)
 
     def conclude(self, claim: Job, end: RunEnd) -> JobSettlement:
-        worker = self._workers.get(claim.name)
+        worker = self._workers.by_name.get(claim.name)
         assert worker is not None, ALWAYS_THERE
         settings, policy = worker.settings, self._policies.policy_of(worker)
         if not end.has_begun and (lack := _lack_of_module(end.error)) is not None:
             # Its payload needs what is not installed here. Another instance may have it.
             self._jobs.leave_to_others(claim, lack)
             return JobSettlement(claim, CutShort(has_begun=False), policy, end.duration)
-        most = self._config.max_rescues if claim.limits.max_rescues is None else claim.limits.max_rescues
-        end = self._missed_leases.counted(claim.id, end, most)
+        if end.reason is CancelReason.LOST or self._missed_leases.in_a_row:
+            most = self._config.max_rescues if claim.limits.max_rescues is None else claim.limits.max_rescues
+            end = self._missed_leases.counted(claim.id, end, most)
         try:
             verdict = _verdict_of(end, self._time_limit(claim, worker), policy, store_result=settings.store_result)
             if isinstance(verdict, Succeeded) and settings.store_result:
@@ -114,7 +115,7 @@ class JobRuns:
         Raises:
             InvalidPayloadError, PayloadTooLargeError: The worker stores results, and this one cannot be stored.
         """
-        worker = self._workers.get(run.claim.name)
+        worker = self._workers.by_name.get(run.claim.name)
         assert worker is not None, ALWAYS_THERE
         verdict = self._encoded(worker, value) if worker.settings.store_result else Succeeded()
         return JobSettlement(run.claim, verdict, self._policies.policy_of(worker), run.duration)
@@ -143,7 +144,7 @@ def _lack_of_module(error: BaseException | None) -> str | None:
 
 def _verdict_of(end: RunEnd, time_limit: float, policy: RetryPolicy, *, store_result: bool) -> Verdict:
     """Decide what the end of a run means for its job."""
-    if has_succeeded(end):
+    if end.has_succeeded:
         return Succeeded(end.value) if store_result else _SUCCEEDED
     full_tracebacks = policy.error_text.full_tracebacks
     error = failure_of(end, time_limit, _without_unwinding, full_tracebacks=full_tracebacks)

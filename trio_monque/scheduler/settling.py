@@ -146,7 +146,8 @@ class JobSettling:
         again = [one for one in settlements if one.fate is Fate.WRITTEN and is_pending_again(one)]
         if again:
             self._announce([settled(one) for one in again])
-        self._jobs_ended([one.job for one in settlements if needs_follow_up(one)])
+        if owing := [one.job for one in settlements if one.job.follow_up is not None and needs_follow_up(one)]:
+            self._jobs_ended(owing)
 
 
 async def bring_up_to_date(settlement: JobSettlement, context: ClientContext, db_threads: DatabaseThreads) -> None:

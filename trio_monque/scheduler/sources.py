@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from ..client.local_wakeups import Announcer, local_schedulers
+from ..client.local_wakeups import Announcer, watch_claims
 from ..client.rescuer import Rescued
 from ..engine.lease import Beats
 from ..engine.nursery import Engine
@@ -57,15 +57,10 @@ def job_sources(
         """Announce these jobs to the schedulers of this run; None for unknown jobs. May be called from any thread."""
         control.post(announcer.announce_unknown if jobs is None else partial(announcer.announce, jobs))
 
-    def has_claimed() -> None:
-        """Ask the other schedulers of this trio run to look for dead claims until this one holds none."""
-        for scheduler in local_schedulers(namespace):
-            scheduler.watch(control.is_idle)
-
     beats = Beats()
     follow_ups = FollowUps(context, db_threads, shared.workers, announce)
     unstarted = UnstartedJobs(shared, control)
-    claims = JobClaims(shared, beats, announce, has_claimed, unstarted)
+    claims = JobClaims(shared, beats, announce, partial(watch_claims, namespace, control.is_idle), unstarted)
     runs = JobRuns(shared, running_job)
     settling = JobSettling(shared, announce, follow_ups.jobs_ended)
     transactions: Transactions[Job, JobSettlement] = Transactions(db_threads, context, control, beats)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from ..engine.contention import Contention
@@ -95,10 +97,7 @@ class SchedulerTally:
     claims_lost: int = 0
     schedules_ended: int = 0
     unclaimable: int = 0
-    ends: dict[tuple[str, str], int] = field(default_factory=dict)
-
-    def count_end(self, name: str, how: str) -> None:
-        self.ends[name, how] = self.ends.get((name, how), 0) + 1
+    ends: defaultdict[tuple[str, str], int] = field(default_factory=partial(defaultdict, int))
 
     def ended_by_name(self) -> Mapping[str, Mapping[str, int]]:
         """Return `ends` in two levels. From any thread: `copy` takes them at one moment."""

@@ -63,16 +63,22 @@ class Workers(Generic[Resources]):
             A scheduler on the other one refuses to open with these workers, and `trio-monque run` uses this one if
             `--loop` is not given. None if they run on any loop, as with anyio.
 
+    Attributes:
+        by_name: The workers, by the name of their jobs. Every claim and every run asks it; `register` changes it.
+        followed: The names of the workers that have a `then`.
+
     Raises:
         InvalidOptionError: A middleware is not such a function, or an async one comes after a plain one; or `loop` is
             something else.
     """
 
+    by_name: Mapping[str, Worker[Any]]
+    followed: Set[str]
+
     def __init__(self, *, middleware: Iterable[Middleware] = (), loop: Loop | None = None) -> None:
         self._middleware = checked_middleware(middleware)
         self._loop = _checked_loop(loop)
-        # A database thread may go through them while a worker is registered. So that replaces the dict.
-        self._workers: dict[str, Worker[Any]] = {}
+        self._hold({})
         self._crons: dict[str, CronDeclaration] = {}
         self._resources: dict[Worker[Any], Any] = {}
 
@@ -209,10 +215,10 @@ class Workers(Generic[Resources]):
             or problem_with_handler(self._middleware, handler)
         ):
             raise WorkerRegistrationError(name, problem)
-        if name in self._workers and not replace:
+        if name in self.by_name and not replace:
             raise WorkerRegistrationError(name, "is registered already: choose another name, or say replace=True")
         worker: Worker[Any] = Worker(name, handler, settings, self._middleware)
-        self._workers = {**self._workers, name: worker}
+        self._hold({**self.by_name, name: worker})
         self._crons.pop(name, None)
         return worker
 
@@ -223,7 +229,7 @@ class Workers(Generic[Resources]):
     def subset(self, names: Collection[str]) -> Workers[Resources]:
         """An independent set of the workers with these names, with their schedules. Other names are ignored."""
         chosen = Workers[Resources](middleware=self._middleware, loop=self._loop)
-        chosen._workers.update({name: worker for name, worker in self._workers.items() if name in names})
+        chosen._hold({name: worker for name, worker in self.by_name.items() if name in names})
         chosen._crons.update({name: cron for name, cron in self._crons.items() if name in names})
         chosen._resources.update(self._resources)
         return chosen
@@ -231,9 +237,9 @@ class Workers(Generic[Resources]):
     def with_resources(self, resources: Resources) -> Workers[Any]:
         """An independent set of the same workers, whose handlers get these resources instead of the scheduler's."""
         equipped = Workers[Any](middleware=self._middleware, loop=self._loop)
-        equipped._workers.update(self._workers)
+        equipped._hold(self.by_name)
         equipped._crons.update(self._crons)
-        equipped._resources.update(dict.fromkeys(self._workers.values(), resources))
+        equipped._resources.update(dict.fromkeys(self.by_name.values(), resources))
         return equipped
 
     def union(self, *others: Workers[Any]) -> Workers[Any]:
@@ -252,9 +258,9 @@ class Workers(Generic[Resources]):
 
     def _add_all(self, other: Workers[Any]) -> None:
         for name in other.names:
-            if name in self._workers:
+            if name in self.by_name:
                 raise WorkerRegistrationError(name, "is registered in two sets: choose another name in one of them")
-        self._workers.update(other._workers)
+        self._hold({**self.by_name, **other.by_name})
         self._crons.update(other._crons)
         self._resources.update(other._resources)
 
@@ -284,16 +290,16 @@ class Workers(Generic[Resources]):
             raise InvalidOptionError("loop", self._loop, f"these workers would run on {running}: {opened}")
 
     def get(self, name: str) -> Worker[Any] | None:
-        return self._workers.get(name)
+        return self.by_name.get(name)
 
     @property
     def names(self) -> tuple[str, ...]:
-        return tuple(self._workers)
+        return tuple(self.by_name)
 
-    @property
-    def followed(self) -> Set[str]:
-        """The names of the workers that have a `then`. Called by each claim."""
-        return {name for name, worker in self._workers.items() if worker.settings.then is not None}
+    def _hold(self, workers: Mapping[str, Worker[Any]]) -> None:
+        # A database thread may go through the mapping while a worker is registered. So that replaces it.
+        self.by_name = workers
+        self.followed = {name for name, worker in workers.items() if worker.settings.then is not None}
 
     @property
     def crons(self) -> Mapping[str, CronDeclaration]:

@@ -61,6 +61,11 @@ class Codec:
     The caller's options decide about `data` and the other values that handlers store (UUIDs, custom types, the time
     zone of dates). Our own fields are of built-in types. All dates are timezone-aware: of a date without a time zone,
     nothing says whether it is in UTC, so these are refused, and what a handler reads it can enqueue again.
+
+    Attributes:
+        callers: The caller's codec options.
+        raw: Options that read documents as bytes: one that cannot be decoded spoils no other.
+        reading: Options that read documents for `decode`.
     """
 
     def __init__(self, callers: CodecOptions[Any]) -> None:
@@ -68,24 +73,14 @@ class Codec:
         # Most options change only values that handlers store, and the dates of our own fields, which are easily
         # converted. Other options may change our own fields further, for example a custom decoder for str. With those,
         # documents are read as bytes, and decoded twice.
-        self._twice = (
+        is_decoded_twice = (
             callers.document_class is not dict
             or bool(callers.type_registry._decoder_map)  # noqa: SLF001  # It has no other way to ask.
             or callers.datetime_conversion is not DatetimeConversion.DATETIME
             or callers.unicode_decode_error_handler != "strict"
         )
-
-    @property
-    def reading(self) -> CodecOptions[Any]:
-        """The codec options with which to read documents for `decode`."""
-        if self._twice:
-            return self.raw
-        return self.callers
-
-    @property
-    def raw(self) -> CodecOptions[Any]:
-        """The codec options with which documents are read as bytes: one that cannot be decoded spoils no other."""
-        return self.callers.with_options(document_class=RawDocument)
+        self.raw: CodecOptions[Any] = callers.with_options(document_class=RawDocument)
+        self.reading = self.raw if is_decoded_twice else callers
 
     def decode(self, document: Any) -> Job:
         """Return the job in a document. Raises BrokenDocumentError for a document that is not a job."""

@@ -38,6 +38,7 @@ class JobCollection:
 
     Attributes:
         collection: The handle.
+        raw: The same handle with documents as bytes: one that cannot be decoded then does not spoil the whole read.
         codec: Reads the documents that the handle returns.
         operation_timeout: Seconds that one call may take.
         has_indexes: The indexes were created. Commands may name one as a hint, and fail if it is gone.
@@ -67,6 +68,10 @@ class JobCollection:
     missed: dict[object, object] = field(default_factory=dict, compare=False)
     paging: dict[str, PagingPlace] = field(default_factory=dict, compare=False)
     interference: list[Interference] = field(default_factory=list, compare=False)
+    raw: Collection = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "raw", self.collection.with_options(codec_options=self.codec.raw))
 
     @classmethod
     def of(cls, database: Database, name: str, *, write_concern: str | int, operation_timeout: float) -> JobCollection:
@@ -79,11 +84,6 @@ class JobCollection:
             write_concern=WriteConcern(write_concern),
         )
         return cls(collection, codec, operation_timeout)
-
-    @property
-    def raw(self) -> Collection:
-        """The same handle with documents as bytes: one that cannot be decoded then does not spoil the whole read."""
-        return self.collection.with_options(codec_options=self.codec.raw)
 
     def decoded(self, read: Callable[[Collection], Iterable[Any]]) -> list[Job]:
         """Return the jobs among the documents that `read` finds. Other documents are left out, and logged once."""

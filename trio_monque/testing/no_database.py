@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from dataclasses import fields, replace
 from datetime import UTC
-from typing import Any, Final, NoReturn, Unpack, cast
+from typing import Any, Final, NoReturn, Self, Unpack, cast
 
 from ..checks import check_count
 from ..client.client_context import ClientContext
@@ -45,6 +45,10 @@ class _NoCollection:
     """Stands where the jobs collection would; whatever would be sent to it ends here."""
 
     full_name: Final = "run_job has no collection"
+
+    def with_options(self, **_options: object) -> Self:
+        """Another handle of what is not there."""
+        return self
 
     def __getattr__(self, name: str) -> NoReturn:
         # A session is compared with the client of the collection.

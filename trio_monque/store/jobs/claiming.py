@@ -260,7 +260,7 @@ def take_one(
     # The answer is the document after this very write, which is acknowledged: nothing needs to be read back.
     try:
         taken = _without_doubled(jobs, [jobs.codec.decode(found)], stamp)
-        if taken and not jobs.can_run_here(taken[0]):
+        if taken and taken[0].schedule is not None and not jobs.can_run_here(taken[0]):
             _release_unrunnable(jobs, [job_id], stamp, now)
             return TakenJobs([], more=True)
         if taken and is_too_late(taken[0], now):
