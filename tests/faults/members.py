@@ -59,17 +59,22 @@ class Network:
 
     Attributes:
         pids: The process of each member, in their order. Any other process is a client.
+        starting: Held while a member starts, until its process is among these: it may connect before that, and would
+            be taken for a client, which nothing cuts off.
     """
 
     def __init__(self) -> None:
         self.pids: list[int] = []
+        self.starting = threading.Lock()
         self._cut_off: int | None = None
         self._changed = threading.Condition()
 
     def member_of(self, port: int) -> int | None:
         """Which member has the other end of a connection, by its port; None for a client."""
         inode = f"socket:[{_inode_of(port)}]"
-        for member, pid in enumerate(self.pids):
+        with self.starting:
+            pids = tuple(self.pids)
+        for member, pid in enumerate(pids):
             with suppress(OSError):
                 for opened in os.listdir(f"/proc/{pid}/fd"):  # noqa: PTH208  # It has hundreds, and is asked often.
                     with suppress(OSError):
@@ -281,15 +286,16 @@ class ReplicaSet:
     def _start(self, member: int) -> None:
         command = self._commands[member]
         log = self._server.members[member].folder / "mongod.log"
-        process = subprocess.Popen(
-            ["sh", "-c", _UNTIL_LET_GO, "sh", str(log), *command.arguments],
-            env=command.environment,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-        )
-        self._restarted.append(process)
-        assert process.stdout is not None
-        self._network.pids[member] = int(process.stdout.readline())
+        with self._network.starting:
+            process = subprocess.Popen(
+                ["sh", "-c", _UNTIL_LET_GO, "sh", str(log), *command.arguments],
+                env=command.environment,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+            )
+            self._restarted.append(process)
+            assert process.stdout is not None
+            self._network.pids[member] = int(process.stdout.readline())
 
     @contextmanager
     def stopped(self) -> Iterator[int]:
