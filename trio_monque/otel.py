@@ -16,7 +16,7 @@ from typing import Any, Final, TypeVar
 
 from .interruptions import is_interruption
 from .jobs.meta import LARGEST_META, MOST_ENTRIES, size_of
-from .jobs.verdicts import Snooze
+from .jobs.outcomes import Snooze
 from .log import exc_info_of, logger_of
 from .safe_text import text_of
 from .scheduler import CancelReason, RunningJob

@@ -59,23 +59,23 @@ class FakeBank:
 
 async def test_charge_thanks_the_customer() -> None:
     bank = FakeBank()
-    outcome = await run_job(charge, Charge(order=7, cents=100), resources=bank)
-    assert outcome.verdict == Succeeded()
+    ran = await run_job(charge, Charge(order=7, cents=100), resources=bank)
+    assert ran.outcome == Succeeded()
     assert bank.charged == {"order-7": 100}
-    assert outcome.enqueued == (NewJob(name="mail", data={"order": 7, "text": "Thank you!"}, delay=60),)
+    assert ran.enqueued == (NewJob(name="mail", data={"order": 7, "text": "Thank you!"}, delay=60),)
 
 
 async def test_refused_card_is_not_tried_again() -> None:
-    outcome = await run_job(charge, Charge(7, 100), resources=FakeBank(CardRefusedError("expired")))
-    assert isinstance(outcome.verdict, Discarded)
-    assert outcome.job.fail_reason == "expired"
-    assert [new.data for new in outcome.enqueued] == [{"order": 7, "text": "expired"}]
+    ran = await run_job(charge, Charge(7, 100), resources=FakeBank(CardRefusedError("expired")))
+    assert isinstance(ran.outcome, Discarded)
+    assert ran.job.fail_reason == "expired"
+    assert [new.data for new in ran.enqueued] == [{"order": 7, "text": "expired"}]
 
 
 async def test_bank_that_cannot_be_reached_is_asked_again_in_an_hour() -> None:
-    outcome = await run_job(charge, Charge(7, 100), resources=FakeBank(ConnectionError("closed")), fail_count=2)
-    assert isinstance(outcome.verdict, Failed)
-    assert outcome.job.next_run_at - outcome.job.updated_at == timedelta(hours=1)
+    ran = await run_job(charge, Charge(7, 100), resources=FakeBank(ConnectionError("closed")), fail_count=2)
+    assert isinstance(ran.outcome, Failed)
+    assert ran.job.next_run_at - ran.job.updated_at == timedelta(hours=1)
 
 
 async def test_slow_bank_is_given_up(autojump_clock: MockClock) -> None:
@@ -83,8 +83,8 @@ async def test_slow_bank_is_given_up(autojump_clock: MockClock) -> None:
         async def charge(self, cents: int, *, reference: str) -> None:
             await trio.sleep(3600)
 
-    outcome = await run_job(charge, Charge(7, 100), resources=SlowBank())
-    assert (outcome.cancel_reason, outcome.duration) == ("timeout", 60)
+    ran = await run_job(charge, Charge(7, 100), resources=SlowBank())
+    assert (ran.cancel_reason, ran.duration) == ("timeout", 60)
 
 
 # --- What the rest of the program enqueues ---

@@ -22,8 +22,8 @@ def anyio_backend(request: pytest.FixtureRequest) -> str:
 
 
 async def test_report_that_was_interrupted_continues_with_the_next_page() -> None:
-    outcome = await run_job(render, Report(title="Sales", pages=3, seconds_per_page=0), saved=2)
-    assert outcome.progress == ({"done": 3, "pages": 3},)
+    ran = await run_job(render, Report(title="Sales", pages=3, seconds_per_page=0), saved=2)
+    assert ran.progress == ({"done": 3, "pages": 3},)
 
 
 async def test_report_is_rendered(open_test_scheduler: SchedulerOpener, monque: Monque) -> None:
@@ -51,5 +51,5 @@ async def test_report_is_tried_again_after_an_hour(open_test_scheduler: Schedule
 
 @pytest.mark.parametrize("anyio_backend", [("trio", {"clock": MockClock(autojump_threshold=0)})])
 async def test_ten_minutes_pass_at_once() -> None:
-    outcome = await run_job(render, Report(title="Sales", pages=600))
-    assert outcome.duration == 600
+    ran = await run_job(render, Report(title="Sales", pages=600))
+    assert ran.duration == 600

@@ -111,9 +111,9 @@ def test_error_whose_class_lies_is_reported_with_its_name_its_message_and_advice
         assert "in raises" in outcome.job.errors[0]["traceback"]
         # The options about errors see the class that was raised.
         worker = Workers().register("odd", raises, discard_on=OddError)
-        assert isinstance((await run_job(worker, reraise=False)).verdict, Discarded)
+        assert isinstance((await run_job(worker, reraise=False)).outcome, Discarded)
         worker = Workers().register("odd", raises, retry_on=OddError)
-        assert isinstance((await run_job(worker, reraise=False)).verdict, Failed)
+        assert isinstance((await run_job(worker, reraise=False)).outcome, Failed)
 
     run(main)
 

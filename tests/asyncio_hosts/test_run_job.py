@@ -29,12 +29,12 @@ def test_async_handler_runs_in_the_thread_and_context_of_the_test(run: Run) -> N
 
     async def main() -> None:
         tenant.set("Ada's")
-        outcome = await run_job(handler, 7)
+        ran = await run_job(handler, 7)
         library = sniffio.current_async_library()
-        assert outcome.value == ("Ada's", library, threading.get_ident())
-        assert outcome.verdict == Succeeded()
-        assert (outcome.saved, outcome.progress) == ("half", ({"done": 1},))
-        assert outcome.enqueued == (NewJob("mail", 7),)
+        assert ran.value == ("Ada's", library, threading.get_ident())
+        assert ran.outcome == Succeeded()
+        assert (ran.saved, ran.progress) == ("half", ({"done": 1},))
+        assert ran.enqueued == (NewJob("mail", 7),)
 
     run(main)
 
@@ -49,8 +49,8 @@ def test_handler_that_takes_too_long_cleans_up_and_has_failed(run_virtually: Vir
                 await job.save("cleaned up")
 
     async def main() -> None:
-        outcome = await run_job(handler, timeout=1)
-        assert (outcome.cancel_reason, outcome.saved) == ("timeout", "cleaned up")
+        ran = await run_job(handler, timeout=1)
+        assert (ran.cancel_reason, ran.saved) == ("timeout", "cleaned up")
 
     run_virtually(main)
 
@@ -61,21 +61,21 @@ def test_plain_handler_runs_in_a_thread_and_calls_back(run: Run) -> None:
         return threading.get_ident()
 
     async def main() -> None:
-        outcome = await run_job(handler, 3)
-        assert outcome.progress == (3,)
-        assert outcome.value != threading.get_ident()
+        ran = await run_job(handler, 3)
+        assert ran.progress == (3,)
+        assert ran.value != threading.get_ident()
 
     run(main)
 
 
-def test_errors_of_the_handler_are_raised_and_its_verdicts_returned(run: Run) -> None:
+def test_errors_of_the_handler_are_raised_and_its_outcomes_returned(run: Run) -> None:
     async def handler(job: RunningJob[str]) -> None:
         if job.data == "discard":
             raise Discard("enough")
         raise KeyError(job.data)
 
     async def main() -> None:
-        assert isinstance((await run_job(handler, "discard")).verdict, Discarded)
+        assert isinstance((await run_job(handler, "discard")).outcome, Discarded)
         with pytest.raises(KeyError, match="unknown"):
             await run_job(handler, "unknown")
 

@@ -144,11 +144,11 @@ def test_work_that_is_returned_is_a_failed_attempt_whose_error_has_the_advice(ru
             chains += [[passing_in_thread], [passing, passing_in_thread]]
         for middleware in chains:
             worker = Workers(middleware=middleware).register("job", handler, store_result=True)
-            outcome = await run_job(worker, reraise=False)
-            assert isinstance(outcome.verdict, Failed)
-            assert isinstance(outcome.error, TypeError)
-            assert "the handler" in str(outcome.error)
-            assert problem in str(outcome.error)
+            ran = await run_job(worker, reraise=False)
+            assert isinstance(ran.outcome, Failed)
+            assert isinstance(ran.error, TypeError)
+            assert "the handler" in str(ran.error)
+            assert problem in str(ran.error)
 
     run(main)
 
@@ -159,8 +159,8 @@ def test_handler_behind_a_plain_decorator_is_a_failed_attempt(run: Run) -> None:
         done.append("handler")
 
     async def main() -> None:
-        outcome = await run_job(handler, reraise=False)
-        assert "a plain function, returned the coroutine" in str(outcome.error)
+        ran = await run_job(handler, reraise=False)
+        assert "a plain function, returned the coroutine" in str(ran.error)
 
     run(main)
 
@@ -169,9 +169,9 @@ def test_handler_behind_a_plain_decorator_is_a_failed_attempt(run: Run) -> None:
 def test_results_that_are_no_work_are_results(run: Run, value: Any) -> None:
     async def main() -> None:
         for handler in (partial(async_handler, lambda: value), partial(plain_handler, lambda: value)):
-            outcome = await run_job(handler)
-            assert outcome.verdict == Succeeded()
-            assert outcome.value is value
+            ran = await run_job(handler)
+            assert ran.outcome == Succeeded()
+            assert ran.value is value
 
     run(main)
 
@@ -189,8 +189,8 @@ def test_task_that_is_returned_is_cancelled_and_the_attempt_has_failed(run: Run)
     async def main() -> None:
         if sniffio.current_async_library() != "asyncio":
             return
-        outcome = await run_job(handler, reraise=False)
-        assert "returned a Task of asyncio, which it did not wait for" in str(outcome.error)
+        ran = await run_job(handler, reraise=False)
+        assert "returned a Task of asyncio, which it did not wait for" in str(ran.error)
         await until(tasks[0].cancelled)
 
     run(main)
@@ -236,9 +236,9 @@ def test_middleware_that_leaves_work_undone_is_a_failed_attempt(run: Run, middle
         if middleware is not forgets_its_own_in_thread:
             handlers.append(handle)
         for handler in handlers:
-            outcome = await run_job(Workers(middleware=[middleware]).register("job", handler), reraise=False)
-            assert isinstance(outcome.error, MiddlewareError)
-            assert problem in str(outcome.error)
+            ran = await run_job(Workers(middleware=[middleware]).register("job", handler), reraise=False)
+            assert isinstance(ran.error, MiddlewareError)
+            assert problem in str(ran.error)
 
     run(main)
 

@@ -22,7 +22,7 @@ from trio_monque.engine.waker import WakeSignal
 TERMS = LeaseTerms(heartbeat_interval=10.0, cleanup_timeout=5.0)
 
 
-async def test_slot_is_free_at_the_verdict_and_claims_overlap_settlements(autojump_clock: MockClock) -> None:
+async def test_slot_is_free_at_the_outcome_and_claims_overlap_settlements(autojump_clock: MockClock) -> None:
     shelf = Shelf(items=list(range(9)), settling_takes=10.0)
     async with running(engine_of(shelf)):
         await trio.sleep(3.5)

@@ -1,4 +1,4 @@
-"""A claim that is settled before its handler ends: its slot is free while that is written, as it is at any verdict."""
+"""A claim that is settled before its handler ends: its slot is free while that is written, as it is at any outcome."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A scenario of claims on documents: processes under load, what befalls them, and the verdict of the checker."""
+"""A scenario of claims on documents: processes under load, what befalls them, and the outcome of the checker."""
 
 from __future__ import annotations
 

@@ -43,15 +43,15 @@ class Handlers:
             write("cancelled", str(job.cancel_reason))
             raise
         except Snooze:
-            write("verdict", "snoozed")
+            write("outcome", "snoozed")
             raise
         except Exception as error:
-            write("verdict", "failed")
+            write("outcome", "failed")
             if not isinstance(error, PlannedError):
                 write("error", repr(error))
             raise
         else:
-            write("verdict", "succeeded")
+            write("outcome", "succeeded")
         finally:
             write("end")
 

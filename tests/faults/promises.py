@@ -23,7 +23,7 @@ from .records import Record, Span, by_job, spans
 LIVE: Final = ("pending", "processing")
 
 # How a claim ended that its own run settled -> what its handler must have written down.
-VERDICTS: Final = {"completed": "succeeded", "failed": "failed", "snoozed": "snoozed"}
+OUTCOMES: Final = {"completed": "succeeded", "failed": "failed", "snoozed": "snoozed"}
 
 
 @dataclass(frozen=True)
@@ -218,13 +218,13 @@ def claims_are_of_free_jobs(evidence: Evidence) -> Iterator[str]:
 
 def settlements_are_of_the_claim(evidence: Evidence) -> Iterator[str]:
     """A claim ends as the run under this very claim ended, and is given back only where that was cut short or lost."""
-    verdicts, excused = evidence.by_token("verdict"), evidence.by_token("cancelled", "lost")
+    outcomes, excused = evidence.by_token("outcome"), evidence.by_token("cancelled", "lost")
     started = evidence.by_token("start")
     for claim in evidence.claims:
         how = "held" if claim.ended is None else claim.ended[0]
-        mine = {one.detail for one in verdicts.get(claim.token, ()) if one.job == claim.job}
+        mine = {one.detail for one in outcomes.get(claim.token, ()) if one.job == claim.job}
         which = f"attempt {claim.attempt} of job {claim.job}"
-        if how in VERDICTS and VERDICTS[how] not in mine:
+        if how in OUTCOMES and OUTCOMES[how] not in mine:
             yield f"{how} without the claim: {which}"
         if how == "failed" and claim.ended is not None and _failures_in(claim.ended[1]) != 1:
             yield f"one failure was counted {_failures_in(claim.ended[1])} times: {which}"
@@ -416,7 +416,7 @@ def nothing_is_run_in_vain(evidence: Evidence) -> Iterator[str]:
     reported = {
         (one.job, token) for token, records in evidence.by_token("reported completed").items() for one in records
     }
-    for token, records in evidence.by_token("verdict").items():
+    for token, records in evidence.by_token("outcome").items():
         for one in records:
             how = ends.get((one.job, token), "held")
             which = f"attempt {one.attempt} of job {one.job}"
@@ -425,7 +425,7 @@ def nothing_is_run_in_vain(evidence: Evidence) -> Iterator[str]:
                 # have overwritten the receipt.
                 if how == "completed" and (one.job, token) not in reported:
                     yield f"completed, and reported as lost: {which}"
-            elif VERDICTS.get(how) != one.detail and not (
+            elif OUTCOMES.get(how) != one.detail and not (
                 one.process in evidence.silenced or (one.job, token) in stranded
             ):
                 yield f"{one.detail}, and {how}: {which}"

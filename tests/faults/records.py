@@ -3,7 +3,7 @@
 The kinds of records, beside those that one test has for itself:
 
 - of a run: "start" (in detail: the token of its claim), "passed" (a checkpoint), "saved", "cancelled" (why),
-  "verdict" ("succeeded", "failed", "snoozed"), "end";
+  "outcome" ("succeeded", "failed", "snoozed"), "end";
 - of claims: "renewed" (the server has acknowledged it; in detail: when it was sent);
 - of a process: "measured" (the server's time; in detail: what was added to it);
 - of events: "reported completed", "reported failed", "lost", "reported recovered" (in detail: how many);

@@ -1,4 +1,4 @@
-"""A scenario: processes under load, what befalls them, and the verdict of the checker at the end."""
+"""A scenario: processes under load, what befalls them, and the outcome of the checker at the end."""
 
 from __future__ import annotations
 

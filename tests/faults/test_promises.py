@@ -54,14 +54,14 @@ def history(**stories: Story) -> Sequence[Change]:
     return sorted(changes, key=lambda one: one.at)
 
 
-def run(start: float, end: float, attempt: int = 1, by: str = "one", verdict: str = "succeeded") -> list[Record]:
+def run(start: float, end: float, attempt: int = 1, by: str = "one", outcome: str = "succeeded") -> list[Record]:
     def record(what: str, at: float, detail: str = "") -> Record:
         return Record(by, "a", attempt, what, at, detail)
 
     return [
         record("start", start, f"{by}-{attempt}"),
         record("passed", (start + end) / 2),
-        record("verdict", end, verdict),
+        record("outcome", end, outcome),
         record("end", end),
     ]
 
@@ -175,9 +175,9 @@ FORGED: Final[Mapping[str, tuple[Evidence, str]]] = {
         story(KILLED, a=[*RESCUED[:3], (4, held(2, claimToken="one-1")), (5, {**COMPLETED, "attempts": 2})]),
         "claims_are_of_free_jobs",
     ),
-    "completed by nobody's run": (without(PLAIN, "verdict"), "settlements_are_of_the_claim"),
+    "completed by nobody's run": (without(PLAIN, "outcome"), "settlements_are_of_the_claim"),
     "completed although it failed": (
-        replace(PLAIN, records=[ACKNOWLEDGED, *run(1, 2, verdict="failed")]),
+        replace(PLAIN, records=[ACKNOWLEDGED, *run(1, 2, outcome="failed")]),
         "settlements_are_of_the_claim",
     ),
     "a failure that no handler met": (
@@ -186,7 +186,7 @@ FORGED: Final[Mapping[str, tuple[Evidence, str]]] = {
     ),
     "a failure that was counted twice": (
         story(
-            replace(PLAIN, records=[ACKNOWLEDGED, *run(1, 2, verdict="failed")]),
+            replace(PLAIN, records=[ACKNOWLEDGED, *run(1, 2, outcome="failed")]),
             a=[*ONCE[:2], (2, {**PENDING, "failCount": 2, "attempts": 1})],
         ),
         "settlements_are_of_the_claim",

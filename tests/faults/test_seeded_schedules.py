@@ -53,11 +53,11 @@ def test_no_schedule_breaks_a_guarantee(db: Database, first: int) -> None:
     reached: Counter[str] = Counter()
     harm: list[str] = []
     for seed in range(first, first + EACH):
-        verdict = played(seed, db)
-        befell += verdict.befell
-        reached += verdict.reached
-        if verdict.harm:
-            harm += [f"python -m tests.faults.seeded {seed}", *verdict.harm]
+        outcome = played(seed, db)
+        befell += outcome.befell
+        reached += outcome.reached
+        if outcome.harm:
+            harm += [f"python -m tests.faults.seeded {seed}", *outcome.harm]
     print(f"{EACH} schedules, from seed {first}: {dict(befell.most_common())}, {dict(reached.most_common())}")  # noqa: T201
     assert not harm, "\n".join(harm)
     missing = (FAULTS | STATES) - befell.keys() - reached.keys()

@@ -114,7 +114,7 @@ def stepped(scenario: Scenario, *, alone: int = 0, **options: Any) -> Iterator[P
             worker.end()
 
 
-class Verdict:
+class Outcome:
     """What there is to judge: by how many seconds each claim came late, by the server's time."""
 
     def __init__(self, evidence: Evidence) -> None:
@@ -169,14 +169,14 @@ def test_every_job_starts_when_the_server_says_although_two_of_three_wall_clocks
         for _ in range(ROUNDS - ROUNDS // 2):
             producer.play()
     evidence = scenario.check(nothing_is_run_in_vain)
-    verdict = Verdict(evidence)
-    assert list(verdict.broken()) == []
-    assert statistics.median(verdict.late) > -RESOLUTION
+    outcome = Outcome(evidence)
+    assert list(outcome.broken()) == []
+    assert statistics.median(outcome.late) > -RESOLUTION
 
     # Without these the test would prove nothing.
     by = Counter(claim.by for claim in evidence.claims)
     assert by["one"] + by["two"] >= len(producer.jobs) / 3
-    assert len(verdict.slots) >= SCHEDULES
+    assert len(outcome.slots) >= SCHEDULES
     assert any(claim.ended and claim.ended[0] == "failed" for claim in evidence.claims)
 
 
@@ -184,4 +184,4 @@ def test_every_job_starts_when_the_server_says_although_two_of_three_wall_clocks
 def test_the_checker_finds_wrong_moments_where_due_times_go_by_the_wall_clock(scenario: Scenario) -> None:
     with stepped(scenario, mutation="due times") as producer:
         producer.enqueue()
-        scenario.wait(lambda: list(Verdict(scenario.evidence()).broken()), "the checker finds a wrong moment")
+        scenario.wait(lambda: list(Outcome(scenario.evidence()).broken()), "the checker finds a wrong moment")

@@ -14,9 +14,9 @@ from trio_monque.client.client_context import ClientContext
 from trio_monque.clock import ServerClock
 from trio_monque.jobs.conditional_write import Transition
 from trio_monque.jobs.job import Job
+from trio_monque.jobs.outcomes import CutShort, Discard, Discarded, Failed, Outcome, Snooze, Snoozed, Succeeded
 from trio_monque.jobs.rescue_policy import RescuePolicy, decide_rescue
 from trio_monque.jobs.retry_policy import RetryPolicy, decide
-from trio_monque.jobs.verdicts import CutShort, Discard, Discarded, Failed, Snooze, Snoozed, Succeeded, Verdict
 from trio_monque.options_and_defaults import ClientConfig
 from trio_monque.store.job_collection import JobCollection
 from trio_monque.store.jobs import inserting
@@ -52,15 +52,15 @@ class SetContext(ClientContext):
         self.clock: SetClock = SetClock(moment)
 
 
-def transition_of(copy: Job, verdict: str, now: datetime, result: str) -> Transition:
+def transition_of(copy: Job, outcome: str, now: datetime, result: str) -> Transition:
     """What the library would write for this end of a run."""
-    if verdict == "rescue":
+    if outcome == "rescue":
         return decide_rescue(copy, now, RESCUES).transition
-    return decide(copy, _verdict(verdict, result), now, POLICY)
+    return decide(copy, _outcome(outcome, result), now, POLICY)
 
 
-def _verdict(verdict: str, result: str) -> Verdict:
-    match verdict:
+def _outcome(outcome: str, result: str) -> Outcome:
+    match outcome:
         case "succeed":
             return Succeeded(result)
         case "fail":
@@ -71,7 +71,7 @@ def _verdict(verdict: str, result: str) -> Verdict:
             return Discarded(Discard("enough"))
         case "snooze":
             return Snoozed(Snooze(after=SOON))
-    assert verdict == "cut short"
+    assert outcome == "cut short"
     return CutShort()
 
 

@@ -18,7 +18,7 @@ from .model import Ending
 from .play import Batch, Copy, Instance, Play, turned
 from .state import check_equal
 
-VERDICTS: Final = ("succeed", "fail", "discard", "snooze", "succeed", "cut short", "fail soon", "fail")
+OUTCOMES: Final = ("succeed", "fail", "discard", "snooze", "succeed", "cut short", "fail soon", "fail")
 
 
 def settle(play: Play, a: int, b: int) -> None:
@@ -28,9 +28,9 @@ def settle(play: Play, a: int, b: int) -> None:
         claims.claim(play, a, b)
         return
     copies = turned(instance.held, a // 2, 1 + a % 3)
-    # Often one verdict for all, so that they become one statement.
-    verdicts = [VERDICTS[(b + place * (b // 8 % 2)) % len(VERDICTS)] for place in range(len(copies))]
-    instance.sent = _sent(play, copies, verdicts)
+    # Often one outcome for all, so that they become one statement.
+    outcomes = [OUTCOMES[(b + place * (b // 8 % 2)) % len(OUTCOMES)] for place in range(len(copies))]
+    instance.sent = _sent(play, copies, outcomes)
     _settle(play, instance, instance.sent)
 
 
@@ -41,7 +41,7 @@ def settle_lost(play: Play, a: int, b: int) -> None:
         settle(play, a, b)
         return
     copy = instance.ended[a // 2 % len(instance.ended)]
-    _settle(play, instance, _sent(play, [copy], [VERDICTS[b % len(VERDICTS)]]))
+    _settle(play, instance, _sent(play, [copy], [OUTCOMES[b % len(OUTCOMES)]]))
 
 
 def settle_again(play: Play, a: int, b: int) -> None:
@@ -75,12 +75,12 @@ def read(play: Play, a: int, b: int) -> None:
         play.read = [*play.read, play.copy(found)][-4:]
 
 
-def _sent(play: Play, copies: Sequence[Copy], verdicts: Sequence[str]) -> Batch:
+def _sent(play: Play, copies: Sequence[Copy], outcomes: Sequence[str]) -> Batch:
     """What is to be sent, decided at this moment."""
     receipt, now = f"s{play.number()}", play.model.now
-    endings = [Ending(copy.model, verdict, now, receipt) for copy, verdict in zip(copies, verdicts, strict=True)]
+    endings = [Ending(copy.model, outcome, now, receipt) for copy, outcome in zip(copies, outcomes, strict=True)]
     transitions = [
-        transition_of(copy.real, verdict, now, receipt) for copy, verdict in zip(copies, verdicts, strict=True)
+        transition_of(copy.real, outcome, now, receipt) for copy, outcome in zip(copies, outcomes, strict=True)
     ]
     return Batch(copies, endings, grouped(transitions, receipt))
 
@@ -89,7 +89,7 @@ def _settle(play: Play, instance: Instance | None, batch: Batch) -> None:
     real = settling.settle(play.jobs, batch.statements)
     for copy, ending in zip(batch.copies, batch.endings, strict=True):
         fate = play.model.settle(ending)
-        check_equal(f"fate of {ending.verdict!r}", fate, real[copy.claim].name)
+        check_equal(f"fate of {ending.outcome!r}", fate, real[copy.claim].name)
         if instance is None:
             continue
         if fate != "JOB_CHANGED":

@@ -37,12 +37,12 @@ class Ending:
     """The end of a run, from the copy that its instance has of the job.
 
     Attributes:
-        verdict: "succeed", "fail", "fail soon", "discard", "snooze", "cut short", or "rescue", which another instance
+        outcome: "succeed", "fail", "fail soon", "discard", "snooze", "cut short", or "rescue", which another instance
             writes about a claim.
     """
 
     copy: ModelJob
-    verdict: str
+    outcome: str
     at: datetime
     receipt: str
 
@@ -173,7 +173,7 @@ class Model:
         if job is None or self.holds(ending.copy) is None:
             return "LOST"
         name, write = self._meant(ending)
-        is_rescue = ending.verdict == "rescue"
+        is_rescue = ending.outcome == "rescue"
         sign = "renewed_at" if ending.copy.is_claimed_by_us else "last_heartbeat"
         if is_rescue and getattr(job, sign) != getattr(ending.copy, sign):
             return "LOST"
@@ -203,7 +203,7 @@ class Model:
 
     def _meant(self, ending: Ending) -> tuple[str, Callable[[ModelJob, Ending], None]]:
         copy = ending.copy
-        match ending.verdict:
+        match ending.outcome:
             case "rescue":
                 return self._meant_by_a_death(copy)
             case "cut short":
@@ -215,7 +215,7 @@ class Model:
                     return "run_again", self._run_again
                 return ("complete", self._complete) if copy.repeat_interval is None else ("go_on", self._go_on)
         limit = MAX_RETRIES if copy.max_attempts is None else copy.max_attempts
-        if ending.verdict != "discard" and copy.fail_count + 1 < limit:
+        if ending.outcome != "discard" and copy.fail_count + 1 < limit:
             return "retry", self._retry
         if copy.repeat_interval is not None and copy.on_exhausted != "fail":
             return "go_on", self._go_on_exhausted
@@ -271,7 +271,7 @@ class Model:
     def _run_again(self, job: ModelJob, ending: Ending) -> None:
         self._end_run(job, "pending", ending)
         self.put_again(job)
-        if ending.verdict == "succeed":
+        if ending.outcome == "succeed":
             job.fail_reason, job.result = None, ending.receipt
         else:
             self._record(job, ending)
@@ -305,7 +305,7 @@ class Model:
         self._end_run(job, "pending", ending)
         job.start_by = job.debounced_since = None
         job.fail_count += 1
-        delay = SOON if ending.verdict == "fail soon" else min(BASE_DELAY * 2**job.fail_count, LONGEST_DELAY)
+        delay = SOON if ending.outcome == "fail soon" else min(BASE_DELAY * 2**job.fail_count, LONGEST_DELAY)
         job.next_run_at = ending.at + timedelta(seconds=delay)
         job.rescues = 0
         self._resume(job, ending)
@@ -323,8 +323,8 @@ class Model:
         self._record(job, ending)
 
     def _record(self, job: ModelJob, ending: Ending) -> None:
-        reason = "enough" if ending.verdict == "discard" else "ValueError: no"
-        if ending.verdict == "rescue":
+        reason = "enough" if ending.outcome == "discard" else "ValueError: no"
+        if ending.outcome == "rescue":
             deaths = ending.copy.deaths + 1
             reason = f"died {deaths} time{'s' if deaths > 1 else ''} while running"
         job.fail_reason = reason

@@ -170,7 +170,7 @@ def _not_found(state: State, me: Instance, setting: Setting) -> State:
 def started(state: State, me: Instance, copy: Copy) -> State:
     """The handler starts; or, where the answer came too late for the lease, nothing does and the claim goes back."""
     if not me.lease:
-        late = me._replace(phase="settling", copy=copy, verdict="release", since=False, beaten=False)
+        late = me._replace(phase="settling", copy=copy, outcome="release", since=False, beaten=False)
         return state.with_instance(late)
     running = me._replace(phase="running", copy=copy, pinned=True, phantom=False, beaten=False)
     harm = state.harm or _harm_of_start(state, copy)

@@ -8,7 +8,7 @@ from typing import Final
 from . import writes
 from .moves_claiming import idle
 from .rules import Setting
-from .state import Instance, LateSettlement, State, Verdict, stamp_of
+from .state import Instance, LateSettlement, Outcome, State, stamp_of
 
 Moves = Iterator[tuple[str, State]]
 
@@ -43,11 +43,11 @@ def befalling(state: State, me: Instance) -> Moves:
 
 
 def arrivals(state: State, setting: Setting) -> Moves:
-    """Verdicts that are applied long after they were sent."""
+    """Outcomes that are applied long after they were sent."""
     for message in state.network:
         if isinstance(message, LateSettlement):
-            token, copy, verdict = message
-            end = writes.end_of(copy, verdict, setting)
+            token, copy, outcome = message
+            end = writes.end_of(copy, outcome, setting)
             document, harm = writes.settle(state.document, token, copy, end, setting)
             if document is not None:
                 rest = state._replace(document=document, harm=harm, network=state.network - {message})
@@ -79,7 +79,7 @@ def _beat(state: State, me: Instance, setting: Setting) -> Moves:
         # The lease now counts from this sending.
         beaten = beaten._replace(since=beaten.beaten)
         if renewed.cancel_requested:
-            beaten = beaten._replace(phase="settling", verdict="cancel", lease=False, since=False)
+            beaten = beaten._replace(phase="settling", outcome="cancel", lease=False, since=False)
     yield f"{me.name} beats", state.with_instance(beaten)
     if state.budget.faults:
         yield f"{me.name} beats, and the answer is lost", _paid_fault(state).with_instance(me)
@@ -99,17 +99,17 @@ def _end_run(state: State, me: Instance) -> Moves:
         yield f"{me.name} cannot renew: its lease runs out", _paid_fault(state).with_instance(alone)
 
 
-def _handed_over(state: State, me: Instance, verdict: Verdict) -> State:
-    """The handler has ended; from here on only the verdict matters, and the fence decides about it."""
+def _handed_over(state: State, me: Instance, outcome: Outcome) -> State:
+    """The handler has ended; from here on only the outcome matters, and the fence decides about it."""
     # A run that had fenced itself was not renewed by the beats that there were.
     beaten = me.lease and (me.beaten or me.since)
-    return state.with_instance(me._replace(phase="settling", verdict=verdict, lease=False, since=False, beaten=beaten))
+    return state.with_instance(me._replace(phase="settling", outcome=outcome, lease=False, since=False, beaten=beaten))
 
 
 def _settle(state: State, me: Instance, setting: Setting) -> Moves:
     assert me.token is not None
     assert me.copy is not None
-    end = writes.end_of(me.copy, me.verdict, setting)
+    end = writes.end_of(me.copy, me.outcome, setting)
     document, harm = writes.settle(state.document, me.token, me.copy, end, setting)
     if document is None:
         yield f"{me.name} settles ({end}): not written", state.with_instance(me._replace(phase="asking"))
@@ -121,7 +121,7 @@ def _settle(state: State, me: Instance, setting: Setting) -> Moves:
         if document is not None:
             # It is sent again, until a read tells what became of it.
             yield f"{me.name} settles ({end}), the answer is lost", paid._replace(document=document, harm=harm)
-        late = LateSettlement(me.token, me.copy, me.verdict)
+        late = LateSettlement(me.token, me.copy, me.outcome)
         yield f"{me.name} settles ({end}): no answer, and not applied yet", paid._replace(network=paid.network | {late})
 
 
@@ -131,7 +131,7 @@ def _ask_why(state: State, me: Instance, setting: Setting) -> Moves:
     document = state.document
     if not writes.holds(document, stamp_of(me.token), setting.rules.fence):
         yield f"{me.name} reads that its claim has ended", state.with_instance(idle(me))
-    elif document.cancel_requested and writes.end_of(me.copy, me.verdict, setting) in setting.rules.obeying:
+    elif document.cancel_requested and writes.end_of(me.copy, me.outcome, setting) in setting.rules.obeying:
         yield f"{me.name} reads that it shall cancel", state.with_instance(me._replace(phase="cancelling"))
     else:
         copy = me.copy._replace(schedule=document.schedule)

@@ -11,7 +11,7 @@ from typing import Final, Literal, NamedTuple
 from .rules import Bounds
 
 Status = Literal["pending", "processing", "completed", "failed", "cancelled"]
-Verdict = Literal["", "success", "failure", "release", "cancel"]
+Outcome = Literal["", "success", "failure", "release", "cancel"]
 Health = Literal["up", "frozen", "down"]
 Phase = Literal[
     "idle",
@@ -21,8 +21,8 @@ Phase = Literal[
     "unknown",  # The answer to its claim is lost.
     "resolving",  # The majority write is behind it, the majority read comes next.
     "running",
-    "settling",  # The handler has ended; the verdict is sent until something is known of it.
-    "asking",  # The verdict was not written: it reads why.
+    "settling",  # The handler has ended; the outcome is sent until something is known of it.
+    "asking",  # The outcome was not written: it reads why.
     "cancelling",  # Because of a request: `cancelled` is written instead.
 ]
 Watch = Literal["idle", "asked", "watching", "missed", "cancelling"]
@@ -106,7 +106,7 @@ class Instance(NamedTuple):
     token: Token | None = None
     copy: Copy | None = None
     pinned: bool = True
-    verdict: Verdict = ""
+    outcome: Outcome = ""
     lease: bool = False
     since: bool = False
     beaten: bool = False
@@ -139,11 +139,11 @@ class LateClaim(NamedTuple):
 
 
 class LateSettlement(NamedTuple):
-    """A verdict in the network."""
+    """An outcome in the network."""
 
     token: Token
     copy: Copy
-    verdict: Verdict
+    outcome: Outcome
 
 
 class Budget(NamedTuple):

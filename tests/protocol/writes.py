@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final, Literal
 
 from .rules import Setting
-from .state import NODE, Copy, Document, Fence, LateClaim, Token, Verdict, is_ours
+from .state import NODE, Copy, Document, Fence, LateClaim, Outcome, Token, is_ours
 
 Written = tuple[Document | None, str]
 End = Literal[
@@ -77,15 +77,15 @@ def _harm_of_claim(before: Document, claimed: Document) -> str:
 # --- The ends of a claim ---
 
 
-def end_of(copy: Copy, verdict: Verdict, setting: Setting) -> End:
-    """Which end a verdict means. The instance decides from its copy; the fence proves that to be current."""
-    if verdict == "success":
+def end_of(copy: Copy, outcome: Outcome, setting: Setting) -> End:
+    """Which end an outcome means. The instance decides from its copy; the fence proves that to be current."""
+    if outcome == "success":
         return "go on" if copy.schedule else "complete"
-    if verdict == "failure":
+    if outcome == "failure":
         if copy.fail_count + 1 < setting.bounds.max_attempts:
             return "retry"
         return "go on, exhausted" if copy.schedule else "fail"
-    return "release" if verdict == "release" else "cancel"
+    return "release" if outcome == "release" else "cancel"
 
 
 def settle(document: Document, token: Token, copy: Copy, end: End, setting: Setting) -> Written:

@@ -50,8 +50,8 @@ async def test_first_middleware_is_the_outermost_and_sees_what_the_handler_retur
 ) -> None:
     log: list[str] = []
     workers = Workers(middleware=[logging_as("outer", log), logging_as("inner", log)])
-    outcome = await run_job(workers.register("double", handler, store_result=True), 21)
-    assert outcome.verdict == Succeeded(42)  # Although the middleware has returned None.
+    ran = await run_job(workers.register("double", handler, store_result=True), 21)
+    assert ran.outcome == Succeeded(42)  # Although the middleware has returned None.
     assert log == ["outer before 21", "inner before 21", "inner after 42", "outer after 42"]
 
 
@@ -67,8 +67,8 @@ async def test_plain_middleware_runs_in_the_thread_of_the_handler_inside_of_the_
         log.append(("inner", threading.get_ident() == on_loop))
         log.append((f"inner got {run()}", threading.get_ident() == on_loop))
 
-    outcome = await run_job(Workers(middleware=[outer, inner]).register("double", double_in_thread), 4)
-    assert (outcome.value, log) == (8, [("outer", True), ("inner", False), ("inner got 8", False)])
+    ran = await run_job(Workers(middleware=[outer, inner]).register("double", double_in_thread), 4)
+    assert (ran.value, log) == (8, [("outer", True), ("inner", False), ("inner got 8", False)])
 
 
 class Database:
@@ -123,11 +123,11 @@ async def test_error_of_a_middleware_is_a_failed_attempt(handler: Callable[..., 
         raise error
 
     worker = Workers(middleware=[refusing]).register("double", handler)
-    outcome = await run_job(worker, 1, reraise=False)
-    assert (outcome.verdict, outcome.job.fail_count) == (Failed(error), 1)
+    ran = await run_job(worker, 1, reraise=False)
+    assert (ran.outcome, ran.job.fail_count) == (Failed(error), 1)
 
 
-async def test_middleware_sees_the_error_of_the_handler_and_may_raise_a_verdict_for_it() -> None:
+async def test_middleware_sees_the_error_of_the_handler_and_may_raise_a_outcome_for_it() -> None:
     async def giving_up(job: RunningJob[Any], run: Run) -> None:
         try:
             await run()
@@ -137,9 +137,9 @@ async def test_middleware_sees_the_error_of_the_handler_and_may_raise_a_verdict_
     async def fails(job: RunningJob[Any]) -> None:
         raise KeyError(job.data)
 
-    outcome = await run_job(Workers(middleware=[giving_up]).register("fails", fails), "Ada")
-    assert isinstance(outcome.verdict, Discarded)
-    assert outcome.job.fail_reason == "unknown customer"
+    ran = await run_job(Workers(middleware=[giving_up]).register("fails", fails), "Ada")
+    assert isinstance(ran.outcome, Discarded)
+    assert ran.job.fail_reason == "unknown customer"
 
 
 async def test_error_that_a_middleware_swallows_does_not_fail_the_attempt() -> None:
@@ -151,16 +151,16 @@ async def test_error_that_a_middleware_swallows_does_not_fail_the_attempt() -> N
         return 1 / job.data
 
     worker = Workers(middleware=[swallowing]).register("divides", divides, store_result=True)
-    assert (await run_job(worker, 0)).verdict == Succeeded(None)
+    assert (await run_job(worker, 0)).outcome == Succeeded(None)
 
 
-async def test_middleware_may_leave_the_handler_out_with_a_verdict() -> None:
+async def test_middleware_may_leave_the_handler_out_with_a_outcome() -> None:
     async def closed(job: RunningJob[Any], run: Run) -> None:
         raise Snooze(after=3600)
 
-    outcome = await run_job(Workers(middleware=[closed]).register("double", double), 1)
-    assert isinstance(outcome.verdict, Snoozed)
-    assert outcome.value is None
+    ran = await run_job(Workers(middleware=[closed]).register("double", double), 1)
+    assert isinstance(ran.outcome, Snoozed)
+    assert ran.value is None
 
 
 async def forgets(job: RunningJob[Any], run: Run) -> None: ...
@@ -198,10 +198,10 @@ def returns_a_coroutine(job: RunningJob[Any], run: Run) -> Any:
 async def test_middleware_that_does_not_run_the_handler_once_is_a_failed_attempt(
     middleware: Middleware, handler: Callable[..., Any], problem: str
 ) -> None:
-    outcome = await run_job(Workers(middleware=[middleware]).register("double", handler), 1, reraise=False)
-    assert isinstance(outcome.verdict, Failed)
-    assert isinstance(outcome.error, MiddlewareError)
-    assert problem in str(outcome.error)
+    ran = await run_job(Workers(middleware=[middleware]).register("double", handler), 1, reraise=False)
+    assert isinstance(ran.outcome, Failed)
+    assert isinstance(ran.error, MiddlewareError)
+    assert problem in str(ran.error)
 
 
 async def test_middleware_that_returns_before_the_handler_is_a_failed_attempt() -> None:
@@ -214,9 +214,9 @@ async def test_middleware_that_returns_before_the_handler_is_a_failed_attempt() 
         async def waits(job: RunningJob[Any]) -> None:
             await trio.sleep_forever()
 
-        outcome = await run_job(Workers(middleware=[hasty]).register("waits", waits), reraise=False)
+        ran = await run_job(Workers(middleware=[hasty]).register("waits", waits), reraise=False)
         nursery.cancel_scope.cancel()
-    assert "returned before run() had ended: await it" in str(outcome.error)
+    assert "returned before run() had ended: await it" in str(ran.error)
 
 
 # --- Cancellation ---
@@ -255,9 +255,9 @@ async def test_cancellation_passes_through(autojump_clock: MockClock, is_plain: 
         if is_plain
         else Workers(middleware=[outer]).register("sleeps", sleeps)
     )
-    outcome = await run_job(worker, timeout=5)
-    assert isinstance(outcome.error, TimeoutError)
-    assert (outcome.cancel_reason, outcome.duration) == ("timeout", 5)
+    ran = await run_job(worker, timeout=5)
+    assert isinstance(ran.error, TimeoutError)
+    assert (ran.cancel_reason, ran.duration) == ("timeout", 5)
     assert log == (["inner: timeout", "outer: timeout"] if is_plain else ["outer: timeout"])
 
 
@@ -269,8 +269,8 @@ async def test_shield_around_a_cancelled_thread_does_not_make_a_success_of_it(au
     def waits(job: RunningJob[Any]) -> None:
         job.from_thread(trio.sleep, 60)
 
-    outcome = await run_job(Workers(middleware=[shielding]).register("waits", waits), timeout=5)
-    assert isinstance(outcome.error, TimeoutError)
+    ran = await run_job(Workers(middleware=[shielding]).register("waits", waits), timeout=5)
+    assert isinstance(ran.error, TimeoutError)
 
 
 # --- What is refused ---
@@ -359,4 +359,4 @@ async def test_programs_of_the_page_run(capsys: pytest.CaptureFixture[str]) -> N
     assert len(closed) == 1
     assert closed != [threading.get_ident()]
     snoozing = Workers(middleware=[names["only_if_open"]]).register("double", double)
-    assert isinstance((await run_job(snoozing, 1)).verdict, Snoozed)
+    assert isinstance((await run_job(snoozing, 1)).outcome, Snoozed)

@@ -10,8 +10,8 @@ from tests.support.internals import sources_of
 from tests.support.store import claim, handle
 from trio_monque.backoff import Backoff
 from trio_monque.errors import MonqueConnectionError
+from trio_monque.jobs.outcomes import Succeeded
 from trio_monque.jobs.retry_policy import RetryPolicy
-from trio_monque.jobs.verdicts import Succeeded
 from trio_monque.scheduler.settlement import JobSettlement
 from trio_monque.store.driver.types import Collection, Database
 from trio_monque.store.jobs.settling import Fate

@@ -1,4 +1,4 @@
-"""Each row of the verdict table, against the real runner and a real server."""
+"""Each row of the outcome table, against the real runner and a real server."""
 
 from __future__ import annotations
 

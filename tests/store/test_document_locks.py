@@ -22,7 +22,7 @@ from trio_monque.store.documents import claiming, dead_letters, due, leases, res
 from trio_monque.store.documents.locked_collection import LockedCollection
 from trio_monque.store.documents.rescuing import Takeaway
 from trio_monque.store.documents.settling import GONE, WRITTEN, settle
-from trio_monque.store.documents.settling_statements import Ending
+from trio_monque.store.documents.settling_statements import DocumentWrite
 from trio_monque.store.driver.types import Collection, Database
 
 LATER = NOW + 90 * SECOND
@@ -308,7 +308,7 @@ def test_unknown_locks_are_touched_by_nothing(locked: LockedCollection, document
     assert claiming.resolve(locked, mark, LATER, ids=everything) == []
     assert claiming.release_all(locked, mark, NOW) == 0
     assert len(leases.renew(locked, [(fence(mark), everything)], LATER)) == len(everything)
-    assert set(settle(locked, [Ending(one, fence(mark), None, freed(1, NOW)) for one in everything])) == {GONE}
+    assert set(settle(locked, [DocumentWrite(one, fence(mark), None, freed(1, NOW)) for one in everything])) == {GONE}
     assert dead_letters.readmit(locked, None) == 0
     assert list(documents.find()) == before
 
@@ -368,9 +368,9 @@ def test_dates_finer_than_the_database_keeps_are_the_same_claim(
     later = at + 30 * SECOND
     documents.delete_one({"_id": 1})
     assert leases.renew(locked, [(fence(mark), [0, 1])], later) == {locked.key_of(1)}
-    ending = Ending(0, fence(mark, later), None, freed(1, later))
-    assert settle(locked, [ending, Ending(1, fence(mark), None, freed(1, at))]) == [WRITTEN, GONE]
-    assert settle(locked, [ending, Ending(1, fence(mark), None, freed(1, at))]) == [WRITTEN, GONE]
+    ending = DocumentWrite(0, fence(mark, later), None, freed(1, later))
+    assert settle(locked, [ending, DocumentWrite(1, fence(mark), None, freed(1, at))]) == [WRITTEN, GONE]
+    assert settle(locked, [ending, DocumentWrite(1, fence(mark), None, freed(1, at))]) == [WRITTEN, GONE]
 
 
 # --- Taking away ---

@@ -16,7 +16,7 @@ from trio_monque.embedded import EmbeddedServer
 from trio_monque.errors import InvalidPayloadError, MonqueConnectionError
 from trio_monque.store.documents.locked_collection import LockedCollection
 from trio_monque.store.documents.settling import GONE, MOVED, UNPROVEN, WRITTEN, DocumentFate, settle
-from trio_monque.store.documents.settling_statements import Ending, encoded_update
+from trio_monque.store.documents.settling_statements import DocumentWrite, encoded_update
 from trio_monque.store.driver.types import Collection, Database
 
 LATER = NOW + 90 * SECOND
@@ -68,7 +68,7 @@ def test_ending_writes_the_result_and_ends_the_lock(
 ) -> None:
     mark = held(documents, locked, count, n=1, list=[1])
     encoded = None if update is None else encoded_update(locked, update)
-    reported = settle(locked, [Ending(number, fence(mark), encoded, lock) for number in range(count)])
+    reported = settle(locked, [DocumentWrite(number, fence(mark), encoded, lock) for number in range(count)])
     assert reported == [WRITTEN] * count
     assert list(documents.find()) == [{"_id": number, **after} for number in range(count)]
 
@@ -79,10 +79,10 @@ def test_equal_endings_of_one_claim_are_one_statement(locked: LockedCollection, 
     with recorded(documents) as (theirs, recorder):
         own = handle(theirs)
         endings = [
-            *(Ending(number, fence(mark), encoded_update(own, DONE)) for number in (0, 1, 2)),
-            Ending(3, fence(mark), encoded_update(own, {"$set": {"done": 2}})),
-            *(Ending(number, fence(mark), None, freed(1, LATER)) for number in (4, 5)),
-            *(Ending(number, fence(other), encoded_update(own, DONE)) for number in (6, 7)),
+            *(DocumentWrite(number, fence(mark), encoded_update(own, DONE)) for number in (0, 1, 2)),
+            DocumentWrite(3, fence(mark), encoded_update(own, {"$set": {"done": 2}})),
+            *(DocumentWrite(number, fence(mark), None, freed(1, LATER)) for number in (4, 5)),
+            *(DocumentWrite(number, fence(other), encoded_update(own, DONE)) for number in (6, 7)),
         ]
         assert settle(own, endings) == [WRITTEN] * 8
         sent = [command["updates"] for name, command in recorder.commands if name == "update"]
@@ -101,8 +101,8 @@ def test_endings_whose_lock_is_not_the_claims_are_gone_and_write_nothing(
     documents.update_one({"_id": 4}, {"$set": {"lock.until": LATER}})
     documents.delete_one({"_id": 5})
     before = list(documents.find({"_id": {"$lt": 6}}))
-    finished = [Ending(number, fence(mark), encoded_update(locked, DONE)) for number in range(7)]
-    reported = settle(locked, [*finished, Ending(7, fence(mark), None, freed(1, LATER))])
+    finished = [DocumentWrite(number, fence(mark), encoded_update(locked, DONE)) for number in range(7)]
+    reported = settle(locked, [*finished, DocumentWrite(7, fence(mark), None, freed(1, LATER))])
     # The answer does not show which of 3 and 6 had no lock before.
     assert reported == [GONE, GONE, GONE, GONE, MOVED, GONE, GONE, WRITTEN]
     assert list(documents.find({"_id": {"$lt": 6}})) == before
@@ -115,7 +115,7 @@ def test_settling_does_not_prove_the_neighbours_of_a_lost_document_written(
     """All of them are. But the other holder may also have claimed one that we ended, and ended one of the others."""
     mark = held(documents, locked, 4)
     documents.update_one({"_id": 1}, {"$set": {"lock": {**stamp("other").fields, "tries": 1}}})
-    reported = settle(locked, [Ending(number, fence(mark), encoded_update(locked, DONE)) for number in range(4)])
+    reported = settle(locked, [DocumentWrite(number, fence(mark), encoded_update(locked, DONE)) for number in range(4)])
     assert reported == [UNPROVEN, GONE, UNPROVEN, UNPROVEN]
     assert documents.count_documents({"done": 1}) == 3
 
@@ -134,7 +134,7 @@ def test_end_by_a_later_holder_is_not_counted_as_ours_though_as_many_locks_are_g
             documents.update_one({"_id": 0}, {"$set": {"lock": {**stamp("other").fields, "tries": 0}}})
 
         interceptor.before(lambda name, _: name == "find", take_the_first)
-        settled = settle(own, [Ending(number, fence(mark), encoded_update(own, DONE)) for number in range(3)])
+        settled = settle(own, [DocumentWrite(number, fence(mark), encoded_update(own, DONE)) for number in range(3)])
     assert interceptor.times == 1
     assert settled == [GONE, UNPROVEN, UNPROVEN]
     assert documents.find_one({"_id": 2}) == {"_id": 2, "done": "theirs"}
@@ -147,7 +147,7 @@ def test_end_by_a_later_holder_is_not_counted_as_ours_beside_a_refused_one(
     documents.update_one({"_id": 1}, {"$set": {"done": "theirs"}, "$unset": {"lock": ""}})
     documents.update_one({"_id": 2}, {"$set": {"n": "text"}})
     added = encoded_update(locked, {"$inc": {"n": 1}})
-    settled = settle(locked, [Ending(number, fence(mark), added) for number in range(4)])
+    settled = settle(locked, [DocumentWrite(number, fence(mark), added) for number in range(4)])
     assert [(one.fate, one.may_be_written) for one in settled] == [
         (DocumentFate.GONE, True),
         (DocumentFate.GONE, True),
@@ -160,14 +160,14 @@ def test_end_by_a_later_holder_is_not_counted_as_ours_beside_a_refused_one(
 def test_moved_ending_is_written_under_the_newer_fence(locked: LockedCollection, documents: Collection) -> None:
     mark = held(documents, locked, 1)
     documents.update_one({"_id": 0}, {"$max": {"lock.until": LATER}})
-    assert settle(locked, [Ending(0, fence(mark), encoded_update(locked, DONE))]) == [MOVED]
+    assert settle(locked, [DocumentWrite(0, fence(mark), encoded_update(locked, DONE))]) == [MOVED]
     assert lock_of(documents, 0)["until"] == LATER
-    assert settle(locked, [Ending(0, fence(mark, LATER), encoded_update(locked, DONE))]) == [WRITTEN]
+    assert settle(locked, [DocumentWrite(0, fence(mark, LATER), encoded_update(locked, DONE))]) == [WRITTEN]
 
 
 def test_endings_with_a_lock_may_be_sent_again(locked: LockedCollection, documents: Collection) -> None:
     mark = held(documents, locked, 3)
-    endings = [Ending(number, fence(mark), None, freed(number, LATER)) for number in range(3)]
+    endings = [DocumentWrite(number, fence(mark), None, freed(number, LATER)) for number in range(3)]
     assert settle(locked, endings[:2]) == [WRITTEN] * 2
     assert settle(locked, endings) == [WRITTEN] * 3
 
@@ -178,7 +178,7 @@ def test_finish_sent_again_is_not_reported_as_written_after_the_finish_of_anothe
     """Another holder came after us and has finished: the document has no lock, and the result is not ours."""
     mark = held(documents, locked, 2)
     documents.update_one({"_id": 0}, {"$set": {"done": "theirs"}, "$unset": {"lock": ""}})
-    endings = [Ending(0, fence(mark), encoded_update(locked, DONE))]
+    endings = [DocumentWrite(0, fence(mark), encoded_update(locked, DONE))]
     assert settle(locked, endings) == [GONE]
     assert documents.find_one({"_id": 0}) == {"_id": 0, "done": "theirs"}
 
@@ -189,8 +189,8 @@ def test_document_that_is_claimed_again_at_once_was_still_ended(
     """If all of a kind matched, later changes by others do not matter; otherwise the outcome is unknown."""
     mark = held(documents, locked, 3)
     documents.delete_one({"_id": 2})
-    finished = Ending(1, fence(mark), encoded_update(locked, DONE))
-    given_back = [Ending(number, fence(mark), None, freed(0, NOW)) for number in (0, 2)]
+    finished = DocumentWrite(1, fence(mark), encoded_update(locked, DONE))
+    given_back = [DocumentWrite(number, fence(mark), None, freed(0, NOW)) for number in (0, 2)]
     interceptor = Interceptor()
     with MongoClient[Any](mongod.uri, event_listeners=[interceptor]) as client:
         own = handle(client[documents.database.name]["letters"])
@@ -218,7 +218,7 @@ def test_what_is_claimed_again_beside_a_refused_one_was_still_ended(
 
         interceptor.before(lambda name, _: name == "find", take_the_other)
         updates = [encoded_update(own, {"$inc": {"n": 1}}), encoded_update(own, DONE)]
-        reported = settle(own, [Ending(number, fence(mark), update) for number, update in enumerate(updates)])
+        reported = settle(own, [DocumentWrite(number, fence(mark), update) for number, update in enumerate(updates)])
     assert interceptor.times == 1
     assert [one.fate for one in reported] == [DocumentFate.REFUSED, DocumentFate.WRITTEN]
 
@@ -231,8 +231,8 @@ def test_one_refused_update_keeps_no_neighbour_from_its_end(locked: LockedCollec
     documents.update_many({"_id": {"$in": [4, 7]}}, {"$set": {"n": "text"}})
     added = encoded_update(locked, {"$inc": {"n": 1}, "$set": {"done": 1}})
     endings = [
-        *(Ending(number, fence(mark), added) for number in range(8)),
-        Ending(8, fence(mark), encoded_update(locked, DONE)),
+        *(DocumentWrite(number, fence(mark), added) for number in range(8)),
+        DocumentWrite(8, fence(mark), encoded_update(locked, DONE)),
     ]
     reported = settle(locked, endings)
     assert [one.fate for one in reported if one.fate is not DocumentFate.GONE] == [
@@ -246,7 +246,7 @@ def test_one_refused_update_keeps_no_neighbour_from_its_end(locked: LockedCollec
     assert [one["_id"] for one in documents.find({"lock.token": mark.token})] == [4, 7]
     assert documents.count_documents({"n": 2, "done": 1}) == 6
     # The claim is still held: it may end otherwise.
-    assert settle(locked, [Ending(4, fence(mark), None, freed(1, LATER))]) == [WRITTEN]
+    assert settle(locked, [DocumentWrite(4, fence(mark), None, freed(1, LATER))]) == [WRITTEN]
 
 
 def test_settling_distinguishes_refused_documents_from_lost_ones(
@@ -257,7 +257,7 @@ def test_settling_distinguishes_refused_documents_from_lost_ones(
     documents.update_one({"_id": 2}, {"$set": {"lock": {**stamp("other").fields, "tries": 1}}})
     documents.delete_one({"_id": 3})
     added = encoded_update(locked, {"$inc": {"n": 1}})
-    reported = settle(locked, [Ending(number, fence(mark), added) for number in range(4)])
+    reported = settle(locked, [DocumentWrite(number, fence(mark), added) for number in range(4)])
     assert [one.fate for one in reported] == [
         DocumentFate.REFUSED,
         DocumentFate.GONE,
@@ -298,8 +298,8 @@ def test_update_that_the_server_refuses_is_reported_and_harms_no_other(
     documents.create_index("key", unique=True, sparse=True)
     documents.insert_one({"_id": "first", "key": "taken", "done": 1})
     mark = held(documents, locked, 3, n=1, a=5, pad="p" * 80_000)
-    endings = [Ending(number, fence(mark), encoded_update(locked, DONE)) for number in (0, 2)]
-    reported = settle(locked, [endings[0], Ending(1, fence(mark), encoded_update(locked, update)), endings[1]])
+    endings = [DocumentWrite(number, fence(mark), encoded_update(locked, DONE)) for number in (0, 2)]
+    reported = settle(locked, [endings[0], DocumentWrite(1, fence(mark), encoded_update(locked, update)), endings[1]])
     assert [one.fate for one in reported] == [DocumentFate.WRITTEN, DocumentFate.REFUSED, DocumentFate.WRITTEN]
     assert reported[1].error
     assert lock_of(documents, 1)["token"] == mark.token
@@ -318,7 +318,7 @@ def test_update_is_what_it_was_when_it_was_encoded(locked: LockedCollection, doc
     update = {"$set": {"done": [1]}}
     encoded = encoded_update(locked, update)
     update["$set"]["done"].append(2)
-    settle(locked, [Ending(0, fence(mark), encoded)])
+    settle(locked, [DocumentWrite(0, fence(mark), encoded)])
     assert documents.find_one() == {"_id": 0, "done": [1]}
 
 
@@ -328,8 +328,8 @@ def test_interrupted_write_does_not_count_as_refused_and_is_sent_again(
     """A transaction of another program's has one of the documents: the server waits for it, and then gives up."""
     mark = held(documents, locked, 3)
     endings = [
-        Ending(0, fence(mark), encoded_update(locked, DONE)),
-        *(Ending(number, fence(mark), None, freed(1, LATER)) for number in (1, 2)),
+        DocumentWrite(0, fence(mark), encoded_update(locked, DONE)),
+        *(DocumentWrite(number, fence(mark), None, freed(1, LATER)) for number in (1, 2)),
     ]
     hurried = replace(locked, operation_timeout=1.5)
     with documents.database.client.start_session() as session:

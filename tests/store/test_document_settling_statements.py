@@ -25,8 +25,8 @@ from tests.support.thoroughly import in_full, one_in, rows_in, the_same_examples
 from trio_monque.document_lock import LockStamp, freed
 from trio_monque.store.documents import settling_statements
 from trio_monque.store.documents.locked_collection import LockedCollection
-from trio_monque.store.documents.settling import GONE, MOVED, UNPROVEN, WRITTEN, DocumentFate, Settled, settle
-from trio_monque.store.documents.settling_statements import EncodedUpdate, Ending, encoded_update, grouped
+from trio_monque.store.documents.settling import GONE, MOVED, UNPROVEN, WRITTEN, DocumentFate, SettledDocument, settle
+from trio_monque.store.documents.settling_statements import DocumentWrite, EncodedUpdate, encoded_update, grouped
 from trio_monque.store.driver.types import Collection, Database
 
 # So much of it stays as it is that the results of many may be written by one statement.
@@ -49,15 +49,19 @@ def held(documents: Collection, ids: Sequence[Any], **fields: Any) -> LockStamp:
     return mark
 
 
-def finished(locked: LockedCollection, mark: LockStamp, results: Mapping[Any, Mapping[str, Any]]) -> list[Ending]:
-    return [Ending(one, fence(mark), encoded_update(locked, {"$set": sets}, ROOMY)) for one, sets in results.items()]
+def finished(
+    locked: LockedCollection, mark: LockStamp, results: Mapping[Any, Mapping[str, Any]]
+) -> list[DocumentWrite]:
+    return [
+        DocumentWrite(one, fence(mark), encoded_update(locked, {"$set": sets}, ROOMY)) for one, sets in results.items()
+    ]
 
 
 def stored(documents: Collection) -> dict[Any, Any]:
     return {document.pop("_id"): document for document in documents.find()}
 
 
-def fates(reported: Sequence[Settled]) -> list[DocumentFate]:
+def fates(reported: Sequence[SettledDocument]) -> list[DocumentFate]:
     return [one.fate for one in reported]
 
 
@@ -139,7 +143,7 @@ def test_document_read_with_lenient_decoding_is_settled_alone(db: Database) -> N
 def test_ends_with_a_lock_go_as_they_went(locked: LockedCollection, documents: Collection) -> None:
     mark = held(documents, range(4))
     lock = freed(1, NOW + SECOND)
-    endings = [Ending(one.id, one.fence, one.update, lock) for one in finished(locked, mark, own_numbers(4))]
+    endings = [DocumentWrite(one.id, one.fence, one.update, lock) for one in finished(locked, mark, own_numbers(4))]
     assert settle(locked, endings) == [WRITTEN] * 4
     assert stored(documents) == {number: {"n": number, "lock": lock} for number in range(4)}
 
@@ -247,7 +251,7 @@ def test_result_that_is_nested_too_deeply_spoils_no_other(
     """What one statement of one document takes, is written beside others, too."""
     mark = held(documents, ["alone", *range(4)])
     deep = encoded_update(locked, {"$set": {"n": nested(depth)}})
-    (alone,) = settle(locked, [Ending("alone", fence(mark), deep)])
+    (alone,) = settle(locked, [DocumentWrite("alone", fence(mark), deep)])
     assert alone.fate is (DocumentFate.WRITTEN if depth < 180 else DocumentFate.REFUSED)
     reported = settle(locked, finished(locked, mark, {**own_numbers(4), 1: {"n": nested(depth)}}))
     assert reported[1].fate is alone.fate
@@ -287,7 +291,7 @@ def test_ids_of_equal_numbers_are_one(locked: LockedCollection, documents: Colle
     mark = held(documents, [1, 2.0, Int64(3), Decimal128("4"), {"a": 5}])
     ids = [1.0, Int64(2), Decimal128("3.0"), 4, {"a": 5.0}]
     endings = [
-        Ending(one, fence(mark), encoded_update(locked, {"$set": {"n": text}}, ROOMY))
+        DocumentWrite(one, fence(mark), encoded_update(locked, {"$set": {"n": text}}, ROOMY))
         for one, text in zip(ids, "abcde", strict=True)
     ]
     assert len(grouped(locked, endings)) == 1
@@ -359,11 +363,11 @@ def test_any_results_are_written_as_the_plain_statements_write_them(
     # Handles that wait for no disk: it is the same server.
     plain = [EncodedUpdate(encoded_update(handle(alone), {"$set": one}).encoded) for one in sets]
     joined = [encoded_update(handle(together), {"$set": one}, ROOMY) for one in sets]
-    endings = [Ending(one, fence(mark), update) for one, update in zip(ids, joined, strict=True)]
+    endings = [DocumentWrite(one, fence(mark), update) for one, update in zip(ids, joined, strict=True)]
     assert len(grouped(handle(together), endings)) == 1 or any(name.isdecimal() for name in names)
     reported = fates(settle(handle(together), endings))
     for one, update, fate in zip(ids, plain, reported, strict=True):
-        assert fates(settle(handle(alone), [Ending(one, fence(mark), update)])) == [fate]
+        assert fates(settle(handle(alone), [DocumentWrite(one, fence(mark), update)])) == [fate]
     assert _raw(together) == _raw(alone)
 
 
@@ -386,7 +390,10 @@ def test_change_streams_get_the_same_updates_as_from_plain_statements(
     assert is_joined or room < 45 or isinstance(there.get("n"), dict | list)
     assert not (is_joined and room < 20)
     with documents.watch() as stream:
-        assert settle(locked, [Ending(one, fence(mark), update) for one, update in enumerate(updates)]) == [WRITTEN] * 3
+        assert (
+            settle(locked, [DocumentWrite(one, fence(mark), update) for one, update in enumerate(updates)])
+            == [WRITTEN] * 3
+        )
         reported = {one["documentKey"]["_id"]: one for one in (stream.next() for _ in range(3))}
     for number, sets in enumerate(ends):
         assert reported[number]["operationType"] == "update"

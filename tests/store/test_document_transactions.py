@@ -12,7 +12,7 @@ from pymongo import errors as driver
 from tests.support.locked import NOW, SECOND, claim, handle, lock_of, stamp
 from trio_monque.document_lock import Fence, LockStamp
 from trio_monque.store.documents.locked_collection import LockedCollection
-from trio_monque.store.documents.settling_statements import Ending
+from trio_monque.store.documents.settling_statements import DocumentWrite
 from trio_monque.store.documents.transactions import find_out, hold, write_end
 from trio_monque.store.driver.transaction_terms import FoundCommit
 from trio_monque.store.driver.types import ClientSession, Collection, Database
@@ -41,7 +41,7 @@ class Doubt:
         hold(self.locked, 1, UNTIL, self._fence(UNTIL), session)
 
     def write(self, session: ClientSession) -> bool:
-        return write_end(self.locked, Ending(1, self._fence(UNTIL), None), session)
+        return write_end(self.locked, DocumentWrite(1, self._fence(UNTIL), None), session)
 
     def _fence(self, *renewed_until: datetime) -> Fence:
         return Fence(self.mark.by, self.mark.token, (self.mark.until, *renewed_until))

@@ -18,7 +18,7 @@ from trio_monque.jobs import transitions
 from trio_monque.jobs.bulk_changes import cancel_selected
 from trio_monque.jobs.job_selector import JobSelector
 from trio_monque.store import documents
-from trio_monque.store.documents.settling_statements import Ending
+from trio_monque.store.documents.settling_statements import DocumentWrite
 from trio_monque.store.driver.types import Database
 from trio_monque.store.jobs import bulk_writes, settling
 
@@ -51,7 +51,7 @@ def ends_of_documents(db: Database) -> Callable[[], object]:
     locked, mark = letters.handle(db["letters"]), letters.stamp()
     locked.collection.insert_many([{"_id": 0}, {"_id": 1}])
     letters.claim(locked, 2, mark)
-    endings = [Ending(number, letters.fence(mark), None, freed(1, LATER)) for number in (0, 1)]
+    endings = [DocumentWrite(number, letters.fence(mark), None, freed(1, LATER)) for number in (0, 1)]
     return lambda: documents.settling.settle(locked, endings) == [documents.settling.WRITTEN] * 2
 
 

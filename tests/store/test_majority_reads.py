@@ -30,7 +30,7 @@ from trio_monque.store import documents
 from trio_monque.store.codec import document_of
 from trio_monque.store.documents.locked_collection import LockedCollection
 from trio_monque.store.documents.rescuing import Takeaway
-from trio_monque.store.documents.settling_statements import Ending
+from trio_monque.store.documents.settling_statements import DocumentWrite
 from trio_monque.store.driver.types import Database
 from trio_monque.store.job_collection import JobCollection
 from trio_monque.store.jobs import bulk_writes, claiming, inserting, job_changes, leases, settling
@@ -256,7 +256,7 @@ def rescue_of_a_document_that_changed(store: JobCollection) -> Act:
 def end_of_a_document_that_is_lost(store: JobCollection) -> Act:
     locked = letters_of(store)
     locked.collection.insert_one({"_id": 0})
-    return lambda: documents.settling.settle(locked, [Ending(0, letters.fence(letters.stamp()))])
+    return lambda: documents.settling.settle(locked, [DocumentWrite(0, letters.fence(letters.stamp()))])
 
 
 @pytest.fixture

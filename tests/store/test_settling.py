@@ -47,7 +47,7 @@ def status_of(jobs: Collection, job: Job) -> str:
     return str(document["status"])
 
 
-def test_equal_verdicts_of_one_claim_cycle_are_one_statement(mongod: EmbeddedServer, db: Database) -> None:
+def test_equal_outcomes_of_one_claim_cycle_are_one_statement(mongod: EmbeddedServer, db: Database) -> None:
     recorder = Recorder()
     with MongoClient[Any](mongod.uri, event_listeners=[recorder]) as client:
         store = handle(client[db.name])

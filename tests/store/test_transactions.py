@@ -25,7 +25,7 @@ from trio_monque.jobs.fences import fence
 from trio_monque.jobs.job import Job, JobStatus
 from trio_monque.store.codec import filter_of
 from trio_monque.store.driver.transaction_attempts import LONGEST_PAUSE, MOST_QUESTIONS, end_on_server, run_transaction
-from trio_monque.store.driver.transaction_terms import CommitOutcome, FoundCommit
+from trio_monque.store.driver.transaction_terms import CommitFate, FoundCommit
 from trio_monque.store.driver.types import ClientSession, Collection, Database
 from trio_monque.store.job_collection import JobCollection
 from trio_monque.store.jobs import job_changes, leases
@@ -106,13 +106,13 @@ def run(
     end = kind(store, job, decide, RECEIPT)
     ended = run_transaction(end, function, terms or Terms())
     fates = {
-        CommitOutcome.COMMITTED: Fate.WRITTEN,
-        CommitOutcome.REFUSED: Fate.REFUSED,
-        CommitOutcome.UNKNOWN: Fate.LOST,
-        CommitOutcome.GIVEN_UP: None,
+        CommitFate.COMMITTED: Fate.WRITTEN,
+        CommitFate.REFUSED: Fate.REFUSED,
+        CommitFate.UNKNOWN: Fate.LOST,
+        CommitFate.GIVEN_UP: None,
     }
-    fate = end.read_fate() if ended.outcome is CommitOutcome.UNMATCHED else fates[ended.outcome]
-    return Seen(fate, ended.value, ended.outcome is CommitOutcome.UNKNOWN)
+    fate = end.read_fate() if ended.fate is CommitFate.UNMATCHED else fates[ended.fate]
+    return Seen(fate, ended.value, ended.fate is CommitFate.UNKNOWN)
 
 
 def stored(store: JobCollection, job_id: ObjectId) -> Job:
@@ -448,7 +448,7 @@ def test_document_is_locked_from_the_second_call_on(
 
     end = JobEnd(store, job, lambda _: transitions.complete(job, LATER), RECEIPT)
     ended = run_transaction(end, others_change, Terms(), is_repeated=is_repeated)
-    assert ended.outcome is CommitOutcome.COMMITTED
+    assert ended.fate is CommitFate.COMMITTED
     assert changed == ([False] if is_repeated else [True, False])
 
 

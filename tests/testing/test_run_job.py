@@ -38,14 +38,14 @@ async def test_handler_gets_the_job_and_run_job_returns_its_outcome(autojump_clo
         await trio.sleep(3)
         return "done"
 
-    outcome = await run_job(
+    ran = await run_job(
         handler, {"a": (1,)}, fail_count=2, fail_reason="no", saved="half", resources="pool", unique_key="k"
     )
-    assert outcome.verdict == Succeeded()
-    assert (outcome.value, outcome.error, outcome.cancel_reason) == ("done", None, None)
-    assert outcome.duration == pytest.approx(3)
-    assert outcome.job.status is JobStatus.COMPLETED
-    assert outcome.job.claim is None
+    assert ran.outcome == Succeeded()
+    assert (ran.value, ran.error, ran.cancel_reason) == ("done", None, None)
+    assert ran.duration == pytest.approx(3)
+    assert ran.job.status is JobStatus.COMPLETED
+    assert ran.job.claim is None
 
 
 async def test_plain_handler_runs_in_a_thread_and_speaks_to_the_run(autojump_clock: MockClock) -> None:
@@ -57,12 +57,12 @@ async def test_plain_handler_runs_in_a_thread_and_speaks_to_the_run(autojump_clo
         job.scheduler.sync.enqueue("next", job.data + 1)
         return job.data
 
-    outcome = await run_job(handler, 7)
-    assert (outcome.value, outcome.saved, outcome.duration) == (7, {"step": 7}, 100)
-    assert outcome.enqueued == (NewJob(name="next", data=8),)
+    ran = await run_job(handler, 7)
+    assert (ran.value, ran.saved, ran.duration) == (7, {"step": 7}, 100)
+    assert ran.enqueued == (NewJob(name="next", data=8),)
 
 
-# --- Verdicts ---
+# --- Outcomes ---
 
 
 async def test_worker_decides_what_its_errors_mean() -> None:
@@ -73,21 +73,21 @@ async def test_worker_decides_what_its_errors_mean() -> None:
     async def handler(job: RunningJob[Any]) -> None:
         raise errors[job.data]
 
-    outcome = await run_job(handler, 0, fail_count=1)
-    assert outcome.verdict == Failed(errors[0])
-    assert outcome.error is errors[0]
-    assert (outcome.job.status, outcome.job.fail_count) == (JobStatus.PENDING, 2)
-    assert outcome.job.next_run_at - outcome.job.updated_at == timedelta(seconds=60)
+    ran = await run_job(handler, 0, fail_count=1)
+    assert ran.outcome == Failed(errors[0])
+    assert ran.error is errors[0]
+    assert (ran.job.status, ran.job.fail_count) == (JobStatus.PENDING, 2)
+    assert ran.job.next_run_at - ran.job.updated_at == timedelta(seconds=60)
     errors[0] = KeyError("gone")
-    outcome = await run_job(handler, 0)
-    assert outcome.verdict == Discarded(errors[0])
-    assert (outcome.job.status, outcome.job.fail_reason) == (JobStatus.FAILED, "KeyError: 'gone'")
+    ran = await run_job(handler, 0)
+    assert ran.outcome == Discarded(errors[0])
+    assert (ran.job.status, ran.job.fail_reason) == (JobStatus.FAILED, "KeyError: 'gone'")
     with pytest.raises(ValueError, match="a bug") as caught:  # The worker names it nowhere.
         await run_job(handler, 1)
     assert caught.value is errors[1]
 
 
-async def test_control_exceptions_are_verdicts() -> None:
+async def test_control_exceptions_are_outcomes() -> None:
     raised: list[Exception] = []
 
     async def handler(job: RunningJob[Any]) -> None:
@@ -95,17 +95,17 @@ async def test_control_exceptions_are_verdicts() -> None:
             raise raised[-1]
 
     raised.append(Retry("later", after=90))
-    outcome = await run_job(handler)
-    assert outcome.verdict == Failed(raised[-1], after=90)
-    assert outcome.job.next_run_at - outcome.job.updated_at == timedelta(seconds=90)
+    ran = await run_job(handler)
+    assert ran.outcome == Failed(raised[-1], after=90)
+    assert ran.job.next_run_at - ran.job.updated_at == timedelta(seconds=90)
     raised.append(Snooze(after=30))
-    outcome = await run_job(handler, saved="kept")
-    assert isinstance(outcome.verdict, Snoozed)
-    assert (outcome.error, outcome.job.fail_count, outcome.job.saved) == (None, 0, "kept")
+    ran = await run_job(handler, saved="kept")
+    assert isinstance(ran.outcome, Snoozed)
+    assert (ran.error, ran.job.fail_count, ran.job.saved) == (None, 0, "kept")
     raised.append(Discard("enough"))
-    outcome = await run_job(handler)
-    assert outcome.verdict == Discarded(raised[-1])
-    assert outcome.job.fail_reason == "enough"
+    ran = await run_job(handler)
+    assert ran.outcome == Discarded(raised[-1])
+    assert ran.job.fail_reason == "enough"
 
 
 async def test_other_error_is_raised_unchanged_or_returned() -> None:
@@ -117,10 +117,10 @@ async def test_other_error_is_raised_unchanged_or_returned() -> None:
     with pytest.raises(ExceptionGroup, match="both") as caught:
         await run_job(handler)
     assert caught.value.exceptions == bug.exceptions
-    outcome = await run_job(handler, reraise=False)
-    assert outcome.verdict == Discarded(bug.exceptions[0])
-    assert isinstance(outcome.error, ExceptionGroup)
-    assert outcome.error.exceptions == bug.exceptions
+    ran = await run_job(handler, reraise=False)
+    assert ran.outcome == Discarded(bug.exceptions[0])
+    assert isinstance(ran.error, ExceptionGroup)
+    assert ran.error.exceptions == bug.exceptions
 
 
 async def test_exit_is_raised_whatever_was_asked() -> None:
@@ -136,14 +136,14 @@ async def test_last_try_fails_for_good() -> None:
         raise Retry
 
     for fail_count, status in ((1, JobStatus.PENDING), (2, JobStatus.FAILED)):
-        outcome = await run_job(handler, fail_count=fail_count, max_attempts=3)
-        assert outcome.job.status is status
+        ran = await run_job(handler, fail_count=fail_count, max_attempts=3)
+        assert ran.job.status is status
 
 
 async def test_result_is_stored_if_the_worker_stores_results_and_must_be_storable() -> None:
-    outcome = await run_job(charge, Order(7))
-    assert outcome.verdict == Succeeded(7)
-    assert outcome.job.result == 7
+    ran = await run_job(charge, Order(7))
+    assert ran.outcome == Succeeded(7)
+    assert ran.job.result == 7
     with pytest.raises(InvalidPayloadError):
         await run_job(charge, {"number": {1}})  # type: ignore[arg-type]
     with pytest.raises(InvalidPayloadError):
@@ -172,8 +172,8 @@ async def test_data_comes_to_the_worker_as_from_the_database() -> None:
     assert seen[1] == Order(2)
     await run_job(see, stored={"number": 3, "of_a_newer_version": True})
     assert seen.pop() == Order(3)
-    outcome = await run_job(see, stored={"count": 2})
-    assert isinstance(outcome.verdict, Failed)
+    ran = await run_job(see, stored={"count": 2})
+    assert isinstance(ran.outcome, Failed)
     assert len(seen) == 2
     with pytest.raises(InvalidPayloadError, match="takes Order"):
         await run_job(see, Other(1))  # type: ignore[arg-type]
@@ -221,11 +221,11 @@ async def test_deadline_is_the_workers_or_the_callers_and_ends_the_run(autojump_
                 await job.save("half")
                 await trio.sleep_forever()
 
-    outcome = await run_job(slow, cleanup_timeout=5)
-    assert isinstance(outcome.verdict, Failed)
-    assert isinstance(outcome.error, TimeoutError)
-    assert (outcome.cancel_reason, outcome.duration, outcome.saved) == ("timeout", 25, "half")
-    assert outcome.job.saved == "half"
+    ran = await run_job(slow, cleanup_timeout=5)
+    assert isinstance(ran.outcome, Failed)
+    assert isinstance(ran.error, TimeoutError)
+    assert (ran.cancel_reason, ran.duration, ran.saved) == ("timeout", 25, "half")
+    assert ran.job.saved == "half"
     await run_job(slow, timeout=3)
     assert deadlines == [20, 3]
 
@@ -236,8 +236,8 @@ async def test_plain_handler_is_stopped_by_its_timeout(autojump_clock: MockClock
             job.from_thread(trio.sleep, 1)
             job.check_cancelled()
 
-    outcome = await run_job(handler, timeout=3)
-    assert isinstance(outcome.error, TimeoutError)
+    ran = await run_job(handler, timeout=3)
+    assert isinstance(ran.error, TimeoutError)
 
 
 async def test_cancelled_it_cancels_the_run_as_a_scheduler_that_is_left(autojump_clock: MockClock) -> None:
@@ -271,10 +271,10 @@ async def test_what_is_saved_is_checked_and_kept(autojump_clock: MockClock) -> N
             await job.save({1})
         raise Retry
 
-    outcome = await run_job(handler)
-    assert outcome.saved == outcome.job.saved == {"step": 1}
-    assert outcome.progress == (0.5, 1.0)
-    assert outcome.job.progress == 1.0
+    ran = await run_job(handler)
+    assert ran.saved == ran.job.saved == {"step": 1}
+    assert ran.progress == (0.5, 1.0)
+    assert ran.job.progress == 1.0
 
 
 def test_run_job_outside_of_an_event_loop_raises_with_advice() -> None:

@@ -151,7 +151,7 @@ from trio_monque.testing import (
     Discarded,
     Failed,
     Fault,
-    HandlerOutcome,
+    HandlerRun,
     NoDatabaseError,
     RecordingScheduler,
     SchedulerOpener,

@@ -23,9 +23,9 @@ from ..safe_text import shown
 from ..store.documents.settling_statements import EncodedUpdate
 from ..store.driver.types import ClientSession
 from .claim_work import ClaimWork
-from .early_ends import EarlyEnds, Update
+from .early_settling import EarlySettling, Update
 from .locked_document import HeldDocument
-from .settlement import DocumentSettlement, Finished, Outcome, Released, UncountedReleaseError, refusal_of
+from .settlement import DocumentOutcome, DocumentSettlement, Finished, Released, UncountedReleaseError, refusal_of
 
 R = TypeVar("R")
 DocT = TypeVar("DocT", bound=Mapping[str, Any])
@@ -48,7 +48,7 @@ class Claim(Generic[DocT]):
 
     document: DocT
 
-    def __init__(self, run: Run[HeldDocument], ends: EarlyEnds, work: ClaimWork, loop: HandlerLoop) -> None:
+    def __init__(self, run: Run[HeldDocument], ends: EarlySettling, work: ClaimWork, loop: HandlerLoop) -> None:
         self.document = run.claim.document
         self._run = run
         self._ends = ends
@@ -139,7 +139,7 @@ class Claim(Generic[DocT]):
         try:
             value = await self._ends.transaction(self._run, function, update)
         except MonqueError as error:
-            # Settled, although it raises: nothing shows whether it was committed, and the lock is gone.
+            # SettledDocument, although it raises: nothing shows whether it was committed, and the lock is gone.
             if self._run.is_settled_early or isinstance(error, ClaimLostError):
                 self._work.end()
             raise
@@ -171,7 +171,7 @@ class Claim(Generic[DocT]):
     def _ended(self) -> MonqueError:
         return MonqueError(f"the claim on document {self._run.claim} has ended: it can be finished or released once")
 
-    async def _end(self, outcome: Outcome) -> None:
+    async def _end(self, outcome: DocumentOutcome) -> None:
         """In the run of the engine."""
         await trio.lowlevel.checkpoint_if_cancelled()
         self._check_held()

@@ -13,12 +13,12 @@ from ..engine.source import Control
 from ..foreign_errors import safe_error
 from ..host.one_group import GROUP
 from ..host.run_ends import MissedLeases
-from ..jobs.verdicts import Failed
+from ..jobs.outcomes import Failed
 from .claim import Claim
 from .claim_work import ClaimWork
 from .claiming import DocumentClaims
 from .context import ClaimsContext
-from .early_ends import EarlyEnds
+from .early_settling import EarlySettling
 from .locked_document import HeldDocument
 from .settlement import DocumentSettlement, outcome_of
 
@@ -42,7 +42,7 @@ class DocumentRuns:
         shared: ClaimsContext,
         work: Work,
         claims: DocumentClaims,
-        ends: EarlyEnds,
+        ends: EarlySettling,
         control: Control[HeldDocument, DocumentSettlement],
     ) -> None:
         self._loop = shared.loop

@@ -17,13 +17,13 @@ from ..error_types import ClaimLostError, InvalidOptionError, InvalidUpdateError
 from ..foreign_errors import is_a
 from ..host.run_ends import failure_of
 from ..jobs.error_history import kept_reason
+from ..jobs.outcomes import CutShort, Discarded, Failed, Snoozed, Succeeded
 from ..jobs.retry_policy import RetryPolicy, awake_at, judged
-from ..jobs.verdicts import CutShort, Discarded, Failed, Snoozed, Succeeded
 from ..safe_text import shown
 from ..store import documents
 from ..store.documents.locked_collection import LockedCollection
-from ..store.documents.settling import DocumentFate, Settled
-from ..store.documents.settling_statements import EncodedUpdate, Ending
+from ..store.documents.settling import DocumentFate, SettledDocument
+from ..store.documents.settling_statements import DocumentWrite, EncodedUpdate
 from .locked_document import HeldDocument
 
 # A lock that waits for a later date would look like a dead letter, which no instance claims.
@@ -47,7 +47,7 @@ class Released:
     delay: float
 
 
-Outcome = Finished | Released | Failed | Discarded | Snoozed | CutShort
+DocumentOutcome = Finished | Released | Failed | Discarded | Snoozed | CutShort
 
 
 class UncountedReleaseError(Exception):
@@ -67,10 +67,10 @@ class DocumentSettlement:
     """
 
     held: HeldDocument
-    outcome: Outcome
+    outcome: DocumentOutcome
     is_early: bool = False
-    ending: Ending | None = None
-    settled: Settled | None = None
+    ending: DocumentWrite | None = None
+    settled: SettledDocument | None = None
     may_be_written: bool = False
     is_unclear: bool = False
 
@@ -89,7 +89,7 @@ def refusal_of(settlement: DocumentSettlement) -> InvalidUpdateError:
     return InvalidUpdateError(f"the server refused the update of document {shown(settlement.held.id)}: {problem}")
 
 
-def outcome_of(end: RunEnd, time_limit: float, policy: RetryPolicy) -> Outcome:
+def outcome_of(end: RunEnd, time_limit: float, policy: RetryPolicy) -> DocumentOutcome:
     """Decide what the end of a run means for its document."""
     # The server has refused that settlement: if it were written, or the claim lost, the engine would not conclude the
     # run. The work did not get that error. Without this, the run would count as successful: the lock would be removed,
@@ -106,9 +106,9 @@ def outcome_of(end: RunEnd, time_limit: float, policy: RetryPolicy) -> Outcome:
     error = failure_of(end, time_limit, _without_claim_lost, full_tracebacks=full_tracebacks)
     if error is None:
         return CutShort()
-    verdict = judged(error, policy)
-    assert not isinstance(verdict, Succeeded), "it is an error"
-    return verdict
+    outcome = judged(error, policy)
+    assert not isinstance(outcome, Succeeded), "it is an error"
+    return outcome
 
 
 def _without_claim_lost(error: BaseException) -> BaseException | None:
@@ -116,11 +116,11 @@ def _without_claim_lost(error: BaseException) -> BaseException | None:
     return None if is_a(error, ClaimLostError) else error
 
 
-def ending_of(held: HeldDocument, outcome: Outcome, now: datetime, policy: RetryPolicy) -> Ending:
+def ending_of(held: HeldDocument, outcome: DocumentOutcome, now: datetime, policy: RetryPolicy) -> DocumentWrite:
     """Return what is written for this outcome."""
     if isinstance(outcome, Finished):
-        return Ending(held.id, held.cycle.fence, outcome.update)
-    return Ending(held.id, held.cycle.fence, None, _lock_after(held, outcome, now, policy))
+        return DocumentWrite(held.id, held.cycle.fence, outcome.update)
+    return DocumentWrite(held.id, held.cycle.fence, None, _lock_after(held, outcome, now, policy))
 
 
 def _lock_after(

@@ -18,11 +18,11 @@ from ..document_lock import NEVER
 from ..engine.source import Control
 from ..error_types import MonqueConnectionError
 from ..foreign_errors import safe_error
-from ..jobs.verdicts import Discarded
+from ..jobs.outcomes import Discarded
 from ..log import logger_of
 from ..store import documents
-from ..store.documents.settling import DocumentFate, Settled
-from ..store.documents.settling_statements import Ending
+from ..store.documents.settling import DocumentFate, SettledDocument
+from ..store.documents.settling_statements import DocumentWrite
 from ..store.driver.database_threads import Channel
 from .context import ClaimsContext
 from .events_and_report import log_extra
@@ -65,7 +65,7 @@ class DocumentSettling:
             one.ending = self._decided(one, now)
         return settlements
 
-    def _decided(self, settlement: DocumentSettlement, now: datetime) -> Ending:
+    def _decided(self, settlement: DocumentSettlement, now: datetime) -> DocumentWrite:
         """Return what is written. An error in code of the user (a subclass of Retry) fails its own document alone."""
         held = settlement.held
         try:
@@ -120,7 +120,7 @@ class DocumentSettling:
                 # Afterwards no read can tell: `finish` raises MonqueConnectionError instead of a result that may be
                 # wrong.
                 one.is_unclear = not one.held.cycle.is_sure(one.held.key, trio.current_time())
-                one.settled = settled if one.is_unclear else Settled(DocumentFate.WRITTEN)
+                one.settled = settled if one.is_unclear else SettledDocument(DocumentFate.WRITTEN)
 
     def _expect_claimable(self, settlement: DocumentSettlement) -> None:
         lock = None if settlement.ending is None else settlement.ending.lock

@@ -14,7 +14,7 @@ from ..host.transaction_turns import Transactions
 from ..store.documents.rescuing import SeenLock
 from .claiming import DocumentClaims
 from .context import ClaimsContext
-from .early_ends import EarlyEnds
+from .early_settling import EarlySettling
 from .events_and_report import RescuedDocument
 from .locked_document import HeldDocument
 from .reclaim_guard import ReclaimGuard
@@ -52,7 +52,7 @@ def document_sources(
     transactions: Transactions[HeldDocument, DocumentSettlement] = Transactions(
         shared.db_threads, shared.time, control, beats
     )
-    ends = EarlyEnds(shared, reclaim_guard, transactions, control)
+    ends = EarlySettling(shared, reclaim_guard, transactions, control)
     # If a new measurement of the server's clock differs from the last, all timers are wrong: look at once.
     shared.time.when_clock_moves(partial(control.post, control.look))
     return DocumentSources(

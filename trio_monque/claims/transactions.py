@@ -16,8 +16,8 @@ from ..host.transaction_turns import Transactions
 from ..safe_text import shown
 from ..store.documents import transactions as document_transactions
 from ..store.documents.locked_collection import LockedCollection
-from ..store.documents.settling_statements import EncodedUpdate, Ending
-from ..store.driver.transaction_terms import CommitOutcome, FoundCommit
+from ..store.documents.settling_statements import DocumentWrite, EncodedUpdate
+from ..store.driver.transaction_terms import CommitFate, FoundCommit
 from ..store.driver.types import ClientSession, Collection
 from ..threads import call_run
 from .locked_document import HeldDocument
@@ -27,7 +27,7 @@ R = TypeVar("R")
 
 
 class DocumentTransaction:
-    """The transaction of one claim: a `Transactional`, which decides how its claim ends and what the outcome means."""
+    """The transaction of one claim: a `Transactional`, which decides how its claim ends and what its fate means."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class DocumentTransaction:
         document_transactions.hold(self._locked, self._held.id, until, self._held.cycle.fence, session)
 
     def write(self, _value: Any, session: ClientSession) -> bool:
-        ending = Ending(self._held.id, self._held.cycle.fence, self._update)
+        ending = DocumentWrite(self._held.id, self._held.cycle.fence, self._update)
         return document_transactions.write_end(self._locked, ending, session)
 
     def find_out(self, beat: datetime) -> FoundCommit:
@@ -89,11 +89,11 @@ class DocumentTransaction:
 
     # --- On the run ---
 
-    async def conclude(self, outcome: CommitOutcome) -> tuple[DocumentSettlement, bool]:
-        if outcome is CommitOutcome.REFUSED:
+    async def conclude(self, fate: CommitFate) -> tuple[DocumentSettlement, bool]:
+        if fate is CommitFate.REFUSED:
             raise InvalidUpdateError(f"the server refused the update of {self.item}: nothing was committed")
         settlement = DocumentSettlement(self._held, Finished(self._update), is_early=True)
-        return settlement, outcome is CommitOutcome.COMMITTED
+        return settlement, fate is CommitFate.COMMITTED
 
     def unknown(self) -> MonqueConnectionError:
         return MonqueConnectionError(

@@ -21,7 +21,7 @@ from typing import Any, TypeVar, Unpack
 
 from ..checks import check_known
 from ..error_types import MonqueConnectionError, MonqueError
-from ..jobs.enqueued import Enqueued, Outcome
+from ..jobs.enqueued import Enqueued, EnqueueOutcome
 from ..jobs.job import Job, with_result_reader
 from ..jobs.meta import checked_meta
 from ..jobs.new_job import Draft, JobOptions, Named, NewJob, NewSchedule, check_keeps, check_new, name_of
@@ -47,7 +47,7 @@ class Enqueue(Operation[Job]):
         outcome: What became of it, once the operation is over.
     """
 
-    outcome: Outcome = "created"
+    outcome: EnqueueOutcome = "created"
 
     def __init__(
         self,

@@ -254,7 +254,7 @@ class Claimer(Generic[ClaimT, SettlementT]):
             # inserts it again).
             if self._stop.draining.is_set() or self._runner.has_another_run(run):
                 run.cancel(CancelReason.SHUTDOWN)
-            running.start_soon(self._runner.run_to_verdict, run, name="run")
+            running.start_soon(self._runner.run_to_end, run, name="run")
             groups.append(run.group)
         return groups
 

@@ -180,7 +180,7 @@ class Runner(Generic[ClaimT, SettlementT]):
     # Guarded and protected from Ctrl-C here, and not by `guard`: another coroutine around each run would add a tenth to
     # the memory of a running job.
     @trio.lowlevel.enable_ki_protection
-    async def run_to_verdict(self, run: Run[ClaimT]) -> None:
+    async def run_to_end(self, run: Run[ClaimT]) -> None:
         """Calls the handler and concludes the run, in a task of its own. Raises no exception of the handler."""
         # Each name and each nested block in this coroutine costs memory for as long as the handler runs. So the rest is
         # in plain functions.

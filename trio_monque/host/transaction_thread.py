@@ -23,7 +23,7 @@ from ..engine.lease import Beats
 from ..engine.run import Run
 from ..error_types import TransactionTimeoutError
 from ..store.driver.transaction_attempts import LONGEST, end_on_server, run_transaction
-from ..store.driver.transaction_terms import ClaimEnd, Ended
+from ..store.driver.transaction_terms import ClaimSettlement, EndedTransaction
 from ..store.driver.types import ClientSession
 
 ClaimT = TypeVar("ClaimT")
@@ -54,13 +54,13 @@ class TransactionThread(Generic[ClaimT, R]):
     """
 
     run: Run[ClaimT]
-    end: ClaimEnd[R]
+    end: ClaimSettlement[R]
     function: Callable[[ClientSession], R]
     time: ServerTime
     beats: Beats
     limit: float = math.inf
     seconds: float = math.inf
-    ended: Ended[R] | None = None
+    ended: EndedTransaction[R] | None = None
     calls: int = 0
     session_id: object = None
     is_given_up: bool = False
@@ -105,7 +105,7 @@ class TransactionThread(Generic[ClaimT, R]):
 
     # --- In its thread ---
 
-    def run_in_thread(self) -> outcome.Outcome[Ended[R]]:
+    def run_in_thread(self) -> outcome.Outcome[EndedTransaction[R]]:
         _of_thread.set(self)  # In the context of this call.
         return outcome.capture(run_transaction, self.end, self.function, self, is_repeated=self.calls > 0)
 

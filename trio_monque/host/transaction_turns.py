@@ -12,7 +12,8 @@
    only the database knows the end.
 6. A thread cannot be stopped: the function may compute for hours after that. The run waits for it, and its claim is
    renewed again. Released at once, the job would begin again beside the function, here or in another instance.
-7. `Transactional.conclude` says what the outcome means: the claim is settled, or the transaction is made again from 4.
+7. `Transactional.conclude` says what the fate of the transaction means: the claim is settled, or the transaction is
+   made again from 4.
 
 If no answer comes, the claim counts as held. Then the end of the handler is written under the fence, as any end: if the
 transaction was committed after all, that write matches nothing.
@@ -35,7 +36,7 @@ from ..engine.source import Control
 from ..error_types import ClaimLostError, MonqueConnectionError, MonqueError, ShortageError
 from ..log import logger_of
 from ..store.driver.database_threads import Channel, DatabaseThreads
-from ..store.driver.transaction_terms import ClaimEnd, CommitOutcome, Ended
+from ..store.driver.transaction_terms import ClaimSettlement, CommitFate, EndedTransaction
 from ..store.driver.types import ClientSession
 from .transaction_thread import TransactionThread
 
@@ -49,10 +50,10 @@ SettlementT_co = TypeVar("SettlementT_co", covariant=True)
 R_contra = TypeVar("R_contra", contravariant=True)
 
 
-class Transactional(ClaimEnd[R_contra], Protocol[R_contra, SettlementT_co]):
-    """One claim that ends by a transaction. Its thread calls `ClaimEnd`, and its run the other methods."""
+class Transactional(ClaimSettlement[R_contra], Protocol[R_contra, SettlementT_co]):
+    """One claim that ends by a transaction. Its thread calls `ClaimSettlement`, and its run the other methods."""
 
-    async def conclude(self, outcome: CommitOutcome) -> tuple[SettlementT_co, bool] | None:
+    async def conclude(self, fate: CommitFate) -> tuple[SettlementT_co, bool] | None:
         """Return the settlement, and whether it was written. None: the transaction is made again.
 
         Not asked about one that was given up. What it raises goes to the handler, and the claim is held.
@@ -60,7 +61,7 @@ class Transactional(ClaimEnd[R_contra], Protocol[R_contra, SettlementT_co]):
         ...
 
     def unknown(self) -> MonqueConnectionError:
-        """Return the error of a transaction whose outcome is UNKNOWN."""
+        """Return the error of a transaction whose fate is UNKNOWN."""
         ...
 
 
@@ -103,7 +104,7 @@ class Transactions(Generic[ClaimT, SettlementT]):
             self._turns.release_on_behalf_of(turn)
         ended = thread.ended
         assert ended is not None, "it was written, or it raised"
-        if ended.outcome is CommitOutcome.UNKNOWN:
+        if ended.fate is CommitFate.UNKNOWN:
             raise transactional.unknown()
         if not written:
             raise ClaimLostError(f"the claim on {transactional.item} was lost: its transaction was not committed")
@@ -116,18 +117,18 @@ class Transactions(Generic[ClaimT, SettlementT]):
         while True:
             await self._time.refreshed(self._db_threads, Channel.RENEWALS)
             ended = thread.ended = await self._awaited(thread)
-            if ended.outcome is CommitOutcome.GIVEN_UP:
+            if ended.fate is CommitFate.GIVEN_UP:
                 if (overdue := thread.overdue()) is not None:
                     raise overdue
                 await raise_cancellation(thread.run)
                 raise cut_short(transactional.item)
-            settled = await transactional.conclude(ended.outcome)
+            settled = await transactional.conclude(ended.fate)
             if settled is not None:
                 return settled
 
-    async def _awaited(self, thread: TransactionThread[ClaimT, R]) -> Ended[R]:
+    async def _awaited(self, thread: TransactionThread[ClaimT, R]) -> EndedTransaction[R]:
         """Wait for the thread, also while its caller is cancelled; give the transaction up when that is due."""
-        result: outcome.Outcome[Ended[R]] | None = None
+        result: outcome.Outcome[EndedTransaction[R]] | None = None
         # Shielded, because a cancellation by a scope of the handler does not stop a transaction. That of the run does.
         watching = trio.CancelScope(shield=True)
         async with trio.open_nursery() as nursery:

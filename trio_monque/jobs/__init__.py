@@ -18,8 +18,8 @@ from .job_parts import (
 from .job_query import JobFilter, JobSort
 from .job_selector import JobSelector, Selection
 from .new_job import NewJob
+from .outcomes import Discard, Retry, Snooze
 from .schedule_preview import SchedulePreview
-from .verdicts import Discard, Retry, Snooze
 from .views import BrokenDocument, CursorPage, QueueDepth, QueueStats, QueueView, WorkerView
 
 __all__ = [

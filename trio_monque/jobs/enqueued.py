@@ -14,7 +14,7 @@ OnConflict = Literal["keep", "replace", "debounce"]
 
 ON_CONFLICT: Final[tuple[str, ...]] = get_args(OnConflict)
 
-Outcome = Literal["created", "kept", "replaced", "again"]
+EnqueueOutcome = Literal["created", "kept", "replaced", "again"]
 """What became of a job that was enqueued; see Enqueued."""
 
 
@@ -30,4 +30,4 @@ class Enqueued(Generic[R]):
     """
 
     job: Job[R]
-    outcome: Outcome
+    outcome: EnqueueOutcome

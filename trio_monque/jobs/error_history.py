@@ -14,7 +14,7 @@ from ..foreign_errors import is_a, leaves_of
 from ..log import logger_of
 from ..safe_text import message_of, name_of, plain, traceback_of
 from .job import Job
-from .verdicts import Discard, Retry, Snooze
+from .outcomes import Discard, Retry, Snooze
 
 # Characters. The reason is read by people, and every read of the job transfers it.
 LONGEST_REASON: Final = 10_000

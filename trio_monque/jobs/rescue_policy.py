@@ -38,7 +38,7 @@ from .fences import claimed_at, is_ours, sign_of_life
 from .instance import clamped
 from .job import Job, deaths_of
 from .job_parts import NO_CLAIM
-from .verdicts import Discard
+from .outcomes import Discard
 
 _SECOND: Final = timedelta(seconds=1)
 

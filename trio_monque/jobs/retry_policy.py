@@ -1,6 +1,6 @@
 """Decides whether a job is tried again after a run, and when. Pure: the moment and the chance are given.
 
-Two steps: `judged` turns an error into a verdict, `decide` turns a verdict into a guarded transition (for the races
+Two steps: `judged` turns an error into an outcome, `decide` turns an outcome into a guarded transition (for the races
 that the guards close, see `transitions.py`).
 
 If the schedule of a recurring job cannot be understood any more, `decide` raises ScheduleEndedError instead of a guess:
@@ -22,7 +22,7 @@ from .conditional_write import Transition
 from .cron import next_occurrence
 from .error_history import EVERYTHING, ErrorText, Failure, failure_of, kept_reason
 from .job import OF_ONE_OCCURRENCE, Job, JobStatus
-from .verdicts import CutShort, Discard, Discarded, Failed, Retry, Snooze, Snoozed, Succeeded, Verdict
+from .outcomes import CutShort, Discard, Discarded, Failed, Outcome, Retry, Snooze, Snoozed, Succeeded
 
 ErrorTypes = tuple[type[BaseException], ...]
 
@@ -56,8 +56,8 @@ class RetryPolicy:
         return max(SHORTEST, min(round(seconds, 3), self.backoff.cap))
 
 
-def judged(error: BaseException, policy: RetryPolicy) -> Verdict:
-    """Turns an error into a verdict. In a group the strongest leaf decides: Discard, an error, Retry, then Snooze."""
+def judged(error: BaseException, policy: RetryPolicy) -> Outcome:
+    """Turns an error into an outcome. In a group the strongest leaf decides: Discard, an error, Retry, then Snooze."""
     # A handler's own nursery wraps what is raised inside it, so a Retry may arrive in a group, next to errors.
     leaves = leaves_of(error)
     errors = [leaf for leaf in leaves if not is_a(leaf, (Retry, Snooze))]
@@ -82,17 +82,17 @@ def _is_tried_again(error: BaseException, policy: RetryPolicy) -> bool:
     return policy.retry_on is None or is_a(error, policy.retry_on)
 
 
-# --- From a verdict to a transition ---
+# --- From an outcome to a transition ---
 
 
-def decide(job: Job, verdict: Verdict, now: datetime, policy: RetryPolicy) -> Transition:
-    """The transition that carries out a verdict on a job that this instance claimed.
+def decide(job: Job, outcome: Outcome, now: datetime, policy: RetryPolicy) -> Transition:
+    """The transition that carries out an outcome on a job that this instance claimed.
 
     Raises:
         ScheduleEndedError: The next occurrence cannot be computed. Write `end_of_schedule` instead.
         UnknownTimeZoneError: This machine cannot compute it, and another one may. Write `left_to_others` instead.
     """
-    match verdict:
+    match outcome:
         case CutShort(has_begun):
             return transitions.release(job, now, has_begun=has_begun)
         case Succeeded(result) if job.schedule is None:
@@ -155,9 +155,9 @@ def _schedule_ended(invalid: InvalidCronError, error: BaseException | None, kept
     return ScheduleEndedError(invalid, last_run)
 
 
-def ambiguous_schedule(job: Job, verdict: Verdict, field: str, kept: ErrorText = EVERYTHING) -> ScheduleEndedError:
+def ambiguous_schedule(job: Job, outcome: Outcome, field: str, kept: ErrorText = EVERYTHING) -> ScheduleEndedError:
     """The error of a job whose document has a field of its schedule twice: it is unknown which one is meant."""
-    error = verdict.error if isinstance(verdict, Failed | Discarded) else None
+    error = outcome.error if isinstance(outcome, Failed | Discarded) else None
     cron = None if job.schedule is None else job.schedule.cron
     invalid = InvalidCronError(cron, f"the document has two fields called {field}")
     ended = _schedule_ended(invalid, error, kept)
@@ -166,13 +166,13 @@ def ambiguous_schedule(job: Job, verdict: Verdict, field: str, kept: ErrorText =
 
 
 def end_of_schedule(
-    job: Job, verdict: Verdict, now: datetime, ended: ScheduleEndedError, kept: ErrorText = EVERYTHING
+    job: Job, outcome: Outcome, now: datetime, ended: ScheduleEndedError, kept: ErrorText = EVERYTHING
 ) -> Transition:
     """The transition after `decide` raised: the job fails for good. The result of a successful run is stored."""
     failed = transitions.fail(job, now, failure_of(ended, job, now, kept))
-    if not isinstance(verdict, Succeeded):
+    if not isinstance(outcome, Succeeded):
         return failed
-    stored = {} if verdict.result is None else {"result": verdict.result}
+    stored = {} if outcome.result is None else {"result": outcome.result}
     # The occurrence is over: if a caller retries the job, that is another occurrence.
     return replace(failed, set={**failed.set, **stored}, cleared=(*failed.cleared, *OF_ONE_OCCURRENCE))
 

@@ -23,8 +23,8 @@ from ..error_types import DocumentRefusedError, InstanceCollisionError, Schedule
 from ..host.log_lines import MOST_NAMED, HostEnd, Reporter, named
 from ..jobs.error_history import kept_reason
 from ..jobs.job import Job, JobStatus, log_extra
+from ..jobs.outcomes import CutShort, Discarded, Failed, Snoozed, Succeeded
 from ..jobs.retry_policy import RetryPolicy, will_retry
-from ..jobs.verdicts import CutShort, Discarded, Failed, Snoozed, Succeeded
 from ..log import ExcInfo, exc_info_of, logger_of
 from ..safe_text import name_of
 from ..store.jobs.refused_claims import SetAside
@@ -225,7 +225,7 @@ class JobReporter(Reporter[Job, JobSettlement, Rescued, SchedulerReport]):
         if settlement.schedule_ended is not None:
             self._report_schedule_ended(settlement, settlement.schedule_ended)
             return
-        match settlement.verdict:
+        match settlement.outcome:
             case Succeeded():
                 self.tally.completed += 1
                 self.tally.ends[settlement.job.name, "completed"] += 1
@@ -235,7 +235,7 @@ class JobReporter(Reporter[Job, JobSettlement, Rescued, SchedulerReport]):
                 job = settled(settlement)
                 self.tally.failed += 1
                 self.tally.retried += will_retry(job)
-                is_discarded = isinstance(settlement.verdict, Discarded)
+                is_discarded = isinstance(settlement.outcome, Discarded)
                 self.tally.discarded += is_discarded
                 how = "discarded" if is_discarded else "retried" if will_retry(job) else "failed"
                 self.tally.ends[job.name, how] += 1
@@ -255,7 +255,7 @@ class JobReporter(Reporter[Job, JobSettlement, Rescued, SchedulerReport]):
         self.tally.failed += 1
         self.tally.ends[job.name, "failed"] += 1
         self._count_ended_schedule(job)
-        cause = _shown_cause(error, settlement.policy) if isinstance(settlement.verdict, Failed | Discarded) else None
+        cause = _shown_cause(error, settlement.policy) if isinstance(settlement.outcome, Failed | Discarded) else None
         logger.error("job %s failed for good: %s", job, error, extra=log_extra(job), exc_info=cause)
         self.event_delivery.emit(events.JobFailed(job, error, will_retry=False, duration=settlement.duration))
 

@@ -1,4 +1,4 @@
-"""JobRuns: has the handler of a claimed job called, and decides what the end of its run means (the verdict)."""
+"""JobRuns: has the handler of a claimed job called, and decides what the end of its run means (the outcome)."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from ..foreign_errors import is_a, leaves_of, safe_error
 from ..host.run_ends import MissedLeases, failure_of
 from ..jobs.error_history import ErrorText
 from ..jobs.job import Job
+from ..jobs.outcomes import CutShort, Failed, Outcome, Succeeded
 from ..jobs.rescue_policy import is_suspect
 from ..jobs.retry_policy import ErrorTypes, RetryPolicy, judged
 from ..jobs.stored_value_limits import snapshot
-from ..jobs.verdicts import CutShort, Failed, Succeeded, Verdict
 from ..options_and_defaults import SchedulerConfig
 from ..payloads.problems import ValueProblem
 from ..safe_text import message_of
@@ -94,14 +94,14 @@ class JobRuns:
             most = self._config.max_rescues if claim.limits.max_rescues is None else claim.limits.max_rescues
             end = self._missed_leases.counted(claim.id, end, most)
         try:
-            verdict = _verdict_of(end, self._time_limit(claim, worker), policy, store_result=settings.store_result)
-            if isinstance(verdict, Succeeded) and settings.store_result:
+            outcome = _outcome_of(end, self._time_limit(claim, worker), policy, store_result=settings.store_result)
+            if isinstance(outcome, Succeeded) and settings.store_result:
                 # Encode the result before it joins a batch. A result that cannot be stored fails its own job only, and
                 # the handler's object may change until the batch is sent without changing what is stored.
-                verdict = self._encoded(worker, verdict.result)
+                outcome = self._encoded(worker, outcome.result)
         except BaseException as error:  # noqa: BLE001  # A fault in code or values of the user fails its own job only.
-            verdict = Failed(safe_error(error))
-        return JobSettlement(claim, verdict, policy, end.duration)
+            outcome = Failed(safe_error(error))
+        return JobSettlement(claim, outcome, policy, end.duration)
 
     def _encoded(self, worker: Worker[Any], value: Any) -> Succeeded:
         result = worker.stored_result(value)
@@ -117,8 +117,8 @@ class JobRuns:
         """
         worker = self._workers.by_name.get(run.claim.name)
         assert worker is not None, ALWAYS_THERE
-        verdict = self._encoded(worker, value) if worker.settings.store_result else Succeeded()
-        return JobSettlement(run.claim, verdict, self._policies.policy_of(worker), run.duration)
+        outcome = self._encoded(worker, value) if worker.settings.store_result else Succeeded()
+        return JobSettlement(run.claim, outcome, self._policies.policy_of(worker), run.duration)
 
 
 def _without_unwinding(error: BaseException) -> BaseException | None:
@@ -142,7 +142,7 @@ def _lack_of_module(error: BaseException | None) -> str | None:
     return None
 
 
-def _verdict_of(end: RunEnd, time_limit: float, policy: RetryPolicy, *, store_result: bool) -> Verdict:
+def _outcome_of(end: RunEnd, time_limit: float, policy: RetryPolicy, *, store_result: bool) -> Outcome:
     """Decide what the end of a run means for its job."""
     if end.has_succeeded:
         return Succeeded(end.value) if store_result else _SUCCEEDED

@@ -1,6 +1,6 @@
 """JobSettlement: the end of a run on its way to the database, and what is written for it. No I/O.
 
-The verdict of a run is final. How it is written may change until the database accepts it: see `settling.py`.
+The outcome of a run is final. How it is written may change until the database accepts it: see `settling.py`.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from ..jobs.fences import ClaimId, claim_id
 from ..jobs.follow_ups import OWING
 from ..jobs.job import Job, JobStatus, log_extra, made_of
 from ..jobs.job_parts import FollowUpOwed
+from ..jobs.outcomes import CutShort, Discarded, Outcome
 from ..jobs.retry_policy import (
     RetryPolicy,
     ambiguous_schedule,
@@ -24,7 +25,6 @@ from ..jobs.retry_policy import (
     failed_for_good,
     left_to_others,
 )
-from ..jobs.verdicts import CutShort, Discarded, Verdict
 from ..log import logger_of
 from ..safe_text import name_of
 from ..store.jobs.settling import Fate
@@ -34,11 +34,11 @@ logger = logger_of("scheduler")
 
 @dataclass(slots=True, eq=False)
 class JobSettlement:
-    """The verdict of one run, and what becomes of it.
+    """The outcome of one run, and what becomes of it.
 
     Attributes:
         job: The job as it was claimed.
-        verdict: What the end of the run means for the job.
+        outcome: What the end of the run means for the job.
         policy: The retry policy of the worker.
         duration: How long the run took, in seconds.
         claim: The claim that it ends.
@@ -47,11 +47,11 @@ class JobSettlement:
         refusals: How often the server has refused to write it. Each time it is made lighter; see `lightened`.
         doubled_field: The name of a field of its schedule that the document contains twice. The job fails for good, as
             it is unknown which one is meant.
-        schedule_ended: Why the next occurrence cannot be computed: the job fails for good, with any verdict.
+        schedule_ended: Why the next occurrence cannot be computed: the job fails for good, with any outcome.
     """
 
     job: Job
-    verdict: Verdict
+    outcome: Outcome
     policy: RetryPolicy
     duration: float
     claim: ClaimId = field(init=False)
@@ -80,24 +80,24 @@ def decided(settlement: JobSettlement, now: datetime) -> Transition:
         logger.exception(
             "could not decide the end of job %s; it has failed", settlement.job, extra=log_extra(settlement.job)
         )
-        settlement.verdict = Discarded(safe_error(error))
+        settlement.outcome = Discarded(safe_error(error))
         reason = f"{name_of(error)} while the end of the run was being decided"
         return failed_for_good(settlement.job, now, Failure(reason))
 
 
 def _decided(settlement: JobSettlement, now: datetime) -> Transition:
-    job, verdict = settlement.job, settlement.verdict
+    job, outcome = settlement.job, settlement.outcome
     try:
-        if settlement.doubled_field is not None and not isinstance(verdict, CutShort):
-            raise ambiguous_schedule(job, verdict, settlement.doubled_field, settlement.policy.error_text)
-        return decide(job, verdict, now, settlement.policy)
+        if settlement.doubled_field is not None and not isinstance(outcome, CutShort):
+            raise ambiguous_schedule(job, outcome, settlement.doubled_field, settlement.policy.error_text)
+        return decide(job, outcome, now, settlement.policy)
     except UnknownTimeZoneError as error:
         logger.warning("job %s is left to another instance: %s", job, error, extra=log_extra(job))
-        settlement.verdict = CutShort()
+        settlement.outcome = CutShort()
         return left_to_others(job, now)
     except ScheduleEndedError as ended:
         settlement.schedule_ended = ended
-        return end_of_schedule(job, verdict, now, ended, settlement.policy.error_text)
+        return end_of_schedule(job, outcome, now, ended, settlement.policy.error_text)
 
 
 def is_pending_again(settlement: JobSettlement) -> bool:

@@ -25,7 +25,7 @@ from ..jobs.conditional_write import LIGHTEST, Transition
 from ..jobs.error_history import reason_of
 from ..jobs.fences import ClaimId
 from ..jobs.job import Job, log_extra
-from ..jobs.verdicts import CutShort, Discarded, Failed, Succeeded, Verdict
+from ..jobs.outcomes import CutShort, Discarded, Failed, Outcome, Succeeded
 from ..log import logger_of
 from ..store.broken import doubled_fields
 from ..store.driver.database_threads import Channel, DatabaseThreads
@@ -127,7 +127,7 @@ class JobSettling:
                 except BrokenDocumentError as error:
                     # Without its schedule no other end can be decided.
                     logger.warning("%s; releasing its claim without counting an attempt", error)
-                    settlement.verdict = CutShort()
+                    settlement.outcome = CutShort()
             # Each is decided once, also if the next one meets an outage: a refusal must not be counted twice.
             batch.decided.append(settlement)
             batch.undecided.pop()
@@ -177,7 +177,7 @@ def prepared(settlements: Sequence[JobSettlement], now: datetime, receipt_prefix
     for settlement in settlements:
         job = settlement.job
         is_usual = not settlement.refusals and settlement.doubled_field is None and job.again is None
-        if job.schedule is None and is_usual and _stores_nothing(settlement.verdict):
+        if job.schedule is None and is_usual and _stores_nothing(settlement.outcome):
             shared_by = settlement.claim[1], job.unique_key is None  # A job with a key may have been replaced.
             transition = completions.get(shared_by)
             if transition is None:
@@ -192,8 +192,8 @@ def prepared(settlements: Sequence[JobSettlement], now: datetime, receipt_prefix
     return Batch(settlements, list(dict.fromkeys(statements)))
 
 
-def _stores_nothing(verdict: Verdict) -> bool:
-    return isinstance(verdict, Succeeded) and verdict.result is None
+def _stores_nothing(outcome: Outcome) -> bool:
+    return isinstance(outcome, Succeeded) and outcome.result is None
 
 
 def is_undecided(settlement: JobSettlement, fate: Fate) -> bool:
@@ -206,15 +206,15 @@ def is_undecided(settlement: JobSettlement, fate: Fate) -> bool:
 
 
 def refused_once_more(settlement: JobSettlement) -> None:
-    """Make the next write lighter. After the lightest one, store a failure in place of the verdict."""
+    """Make the next write lighter. After the lightest one, store a failure in place of the outcome."""
     settlement.refusals += 1
     if settlement.refusals == MOST_REFUSALS:
-        settlement.verdict = Failed(SettlementRefusedError(settlement.verdict))
+        settlement.outcome = Failed(SettlementRefusedError(settlement.outcome))
 
 
 class SettlementRefusedError(Exception):
     """The server refuses to store the end of a run. This error is the reason of the failure that is stored instead."""
 
-    def __init__(self, verdict: Verdict) -> None:
-        what = reason_of(verdict.error)[:200] if isinstance(verdict, Failed | Discarded) else "it had succeeded"
+    def __init__(self, outcome: Outcome) -> None:
+        what = reason_of(outcome.error)[:200] if isinstance(outcome, Failed | Discarded) else "it had succeeded"
         super().__init__(f"the database refused to store the run's end ({what})")

@@ -20,7 +20,7 @@ from ..host.transaction_turns import Transactions, cut_short, raise_cancellation
 from ..jobs import transitions
 from ..jobs.job import Job
 from ..store.driver.database_threads import Channel, DatabaseThreads
-from ..store.driver.transaction_terms import CommitOutcome, FoundCommit
+from ..store.driver.transaction_terms import CommitFate, FoundCommit
 from ..store.driver.types import ClientSession, Collection
 from ..store.jobs import transactions as job_transactions
 from ..store.jobs.settling import Fate
@@ -40,7 +40,7 @@ class SettlesRuns(Protocol):
 
 
 class JobTransaction:
-    """The transaction of one job: a `Transactional`, which decides how its job ends and what the outcome means."""
+    """The transaction of one job: a `Transactional`, which decides how its job ends and what its fate means."""
 
     def __init__(self, run: Run[Job], context: ClientContext, db_threads: DatabaseThreads, runs: SettlesRuns) -> None:
         self._run = run
@@ -97,13 +97,13 @@ class JobTransaction:
 
     # --- On the run ---
 
-    async def conclude(self, outcome: CommitOutcome) -> tuple[JobSettlement, bool] | None:
+    async def conclude(self, fate: CommitFate) -> tuple[JobSettlement, bool] | None:
         settlement, run = self._decided(), self._run
-        if outcome is CommitOutcome.REFUSED:
+        if fate is CommitFate.REFUSED:
             raise InvalidPayloadError(
                 f"the result cannot be stored in {self.item}: the server refuses the document. Nothing was committed"
             )
-        settlement.fate = await self._fate(outcome)
+        settlement.fate = await self._fate(fate)
         if settlement.fate is Fate.CANCELLED:
             run.cancel(CancelReason.USER)
             await raise_cancellation(run)
@@ -117,9 +117,9 @@ class JobTransaction:
             return None
         return settlement, settlement.fate is Fate.WRITTEN
 
-    async def _fate(self, outcome: CommitOutcome) -> Fate:
-        if outcome is not CommitOutcome.UNMATCHED:
-            return Fate.WRITTEN if outcome is CommitOutcome.COMMITTED else Fate.LOST
+    async def _fate(self, fate: CommitFate) -> Fate:
+        if fate is not CommitFate.UNMATCHED:
+            return Fate.WRITTEN if fate is CommitFate.COMMITTED else Fate.LOST
         transition = self._decided().transition
         assert transition is not None, "it matched nothing, so it was sent"
         read_fate = partial(job_transactions.read_fate, self._context.jobs, self._run.claim, transition, self._receipt)

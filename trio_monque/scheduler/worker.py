@@ -12,8 +12,8 @@ from ..engine.run import Run
 from ..error_types import InvalidPayloadError, UnreadablePayloadError
 from ..foreign_errors import is_a, safe_error
 from ..jobs.job import Job
+from ..jobs.outcomes import Discard, Retry, Snooze
 from ..jobs.stored_value_limits import storing
-from ..jobs.verdicts import Discard, Retry, Snooze
 from ..payloads.libraries import without_long_list
 from ..payloads.payload_type import stored_instance
 from ..payloads.problems import ValueProblem

@@ -1,11 +1,11 @@
 """Tools for testing programs that use this library. `plugin.py` has the fixtures; the rest works without pytest."""
 
-from ..jobs.verdicts import Discarded, Failed, Snoozed, Succeeded
+from ..jobs.outcomes import Discarded, Failed, Snoozed, Succeeded
 from .assertions import assert_enqueued, assert_not_enqueued
 from .faults import Fault, fail_next
 from .no_database import NoDatabaseError
 from .recorder import RecordingScheduler
-from .run_job import HandlerOutcome, run_job
+from .run_job import HandlerRun, run_job
 from .schedulers import SchedulerOpener, crash
 from .virtual_run import run_virtual
 from .virtual_time import advance, drain, now, quiesce, start_virtual_time
@@ -14,7 +14,7 @@ __all__ = [
     "Discarded",
     "Failed",
     "Fault",
-    "HandlerOutcome",
+    "HandlerRun",
     "NoDatabaseError",
     "RecordingScheduler",
     "SchedulerOpener",

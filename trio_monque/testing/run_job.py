@@ -1,4 +1,4 @@
-"""run_job: runs one handler without a database, in a real run, and decides its verdict as production does."""
+"""run_job: runs one handler without a database, in a real run, and decides its outcome as production does."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from ..foreign_errors import is_a, leaves_of
 from ..jobs.conditional_write import applied
 from ..jobs.job import Job
 from ..jobs.new_job import NewJob, NewSchedule
+from ..jobs.outcomes import Discard, Discarded, Failed, Outcome, Retry, Snooze
 from ..jobs.retry_policy import ErrorTypes
 from ..jobs.stored_value_limits import snapshot
-from ..jobs.verdicts import Discard, Discarded, Failed, Retry, Snooze, Verdict
 from ..loop_time import LoopTime
 from ..options_and_defaults import SchedulerConfig, SchedulerOptions, scheduler_config
 from ..scheduler.context import SchedulerContext
@@ -55,15 +55,15 @@ NEVER_ENDING = LARGEST_NUMBER
 
 
 @dataclass(frozen=True, kw_only=True)
-class HandlerOutcome:
+class HandlerRun:
     """What a handler did, and what that means for its job.
 
     Attributes:
-        verdict: `Succeeded`, `Failed` (counted, and retried while attempts are left), `Discarded`
+        outcome: `Succeeded`, `Failed` (counted, and retried while attempts are left), `Discarded`
             (failed for good) or `Snoozed`. They compare by value: `Succeeded()`, or `Succeeded(result)`
             if the worker stores results.
         value: What the handler returned, stored or not.
-        error: The exception that decided the verdict; None if the handler succeeded or snoozed.
+        error: The exception that decided the outcome; None if the handler succeeded or snoozed.
         job: The job as it would be stored now: its `status`, its `next_run_at`, its `fail_count`.
         cancel_reason: Why the run was cancelled: "timeout", or None.
         duration: Seconds, on trio's clock: virtual ones under `MockClock`, real ones on asyncio.
@@ -74,7 +74,7 @@ class HandlerOutcome:
         drained: Whether it called `job.scheduler.drain()`.
     """
 
-    verdict: Verdict
+    outcome: Outcome
     value: Any
     error: BaseException | None
     job: Job
@@ -105,17 +105,15 @@ class RunJobOptions(SchedulerOptions, total=False):
 
 # A Worker is such a callable, too: so data of another type than its own is an error, and so is none.
 @overload
-async def run_job(
-    handler: Callable[[RunningJob[T]], Any], data: T, **options: Unpack[RunJobOptions]
-) -> HandlerOutcome: ...
+async def run_job(handler: Callable[[RunningJob[T]], Any], data: T, **options: Unpack[RunJobOptions]) -> HandlerRun: ...
 @overload
 async def run_job(
     handler: Callable[[RunningJob[None]], Any], data: None = ..., **options: Unpack[RunJobOptions]
-) -> HandlerOutcome: ...
+) -> HandlerRun: ...
 @overload
 async def run_job(
     handler: Callable[[RunningJob[Any]], Any], *, stored: Any, **options: Unpack[RunJobOptions]
-) -> HandlerOutcome: ...
+) -> HandlerRun: ...
 async def run_job(
     handler: Worker[Any] | Callable[[RunningJob[Any]], Any],
     data: Any = None,
@@ -133,7 +131,7 @@ async def run_job(
     codec_options: CodecOptions[Any] | None = None,
     reraise: bool = True,
     **options: Unpack[SchedulerOptions],
-) -> HandlerOutcome:
+) -> HandlerRun:
     """Run a handler once, as a scheduler would, without a database; on trio, asyncio or uvloop.
 
     The run is a real one: a cancel scope with a deadline, a thread for a plain handler, the data as it
@@ -141,7 +139,7 @@ async def run_job(
     their arguments and keep them in memory. `job.scheduler` is a RecordingScheduler.
 
     `Retry`, `Snooze` and `Discard`, the errors that the worker names in `retry_on` and `discard_on`,
-    data that its `payload` cannot read, and a timeout become the verdict of the outcome. `run_job` raises
+    data that its `payload` cannot read, and a timeout become the outcome. `run_job` raises
     any other error unchanged, so that the test fails with it.
 
     If cancelled, it cancels the run with the reason "shutdown", as a scheduler does, and ends when the handler
@@ -186,8 +184,8 @@ async def run_job(
     terms = LeaseTerms(NEVER_ENDING, config.cleanup_timeout)
     source, settlement = await call_on_trio("run_job", "run of the handler", partial(_seen_through, make, job, terms))
     error = _error_of(settlement, source.ended, worker.settings, reraise=reraise)
-    return HandlerOutcome(
-        verdict=settlement.verdict,
+    return HandlerRun(
+        outcome=settlement.outcome,
         value=source.ended.value,
         error=error,
         job=applied(replace(job, **dict(source.reports)), decided(settlement, context.clock.now())),
@@ -204,12 +202,12 @@ async def run_job(
 def _error_of(
     settlement: JobSettlement, end: RunEnd, settings: WorkerSettings, *, reraise: bool
 ) -> BaseException | None:
-    """The exception that decided the verdict; raised if neither handler nor worker says what it means."""
-    verdict = settlement.verdict
-    error = verdict.error if isinstance(verdict, Failed | Discarded) else None
+    """The exception that decided the outcome; raised if neither handler nor worker says what it means."""
+    outcome = settlement.outcome
+    error = outcome.error if isinstance(outcome, Failed | Discarded) else None
     if error is None or _is_expected(error, end, settings):
         return error
-    # What the handler raised, whole: the verdict may name one leaf of a group.
+    # What the handler raised, whole: the outcome may name one leaf of a group.
     error = error if end.error is None else end.error
     if reraise or not all(is_a(leaf, Exception) for leaf in leaves_of(error)):
         raise error
@@ -295,7 +293,7 @@ class _Accepting:
 async def _seen_through(
     make: Callable[[HandlerLoop], _Alone], job: Job, terms: LeaseTerms, loop: HandlerLoop
 ) -> tuple[_Alone, JobSettlement]:
-    """In trio: the run, from its begin to its verdict."""
+    """In trio: the run, from its begin to its end."""
     source = make(loop)
     accepting = _Accepting()
     stop = Stop()
@@ -306,7 +304,7 @@ async def _seen_through(
         # A cancellation reaches the run through its own scope, with its reason and its bounded clean-ups.
         with trio.CancelScope(shield=True):
             async with trio.open_nursery() as running:
-                running.start_soon(runner.run_to_verdict, run)
+                running.start_soon(runner.run_to_end, run)
         nursery.cancel_scope.cancel(reason="the run has ended")
     await trio.lowlevel.checkpoint_if_cancelled()
     for crash in stop.crashes:

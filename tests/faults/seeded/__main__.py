@@ -19,10 +19,10 @@ def main() -> int:
     with embedded_mongod() as server, MongoClient[Any](server.uri, tz_aware=True) as client:
         name = f"monque_test_{secrets.token_hex(6)}"
         for seed in map(int, (one for one in sys.argv[1:] if one.isdigit())):
-            verdict = played(seed, client[name])
-            shown = [] if quiet else [str(line) for line in verdict.lines]
-            print(*shown, *verdict.harm, verdict.digest, sep="\n")  # noqa: T201
-            harm += len(verdict.harm)
+            outcome = played(seed, client[name])
+            shown = [] if quiet else [str(line) for line in outcome.lines]
+            print(*shown, *outcome.harm, outcome.digest, sep="\n")  # noqa: T201
+            harm += len(outcome.harm)
         client.drop_database(name)
     return int(harm > 0)
 

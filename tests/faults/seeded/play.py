@@ -1,4 +1,4 @@
-"""From a seed to its verdict."""
+"""From a seed to its outcome."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ START = datetime(2030, 1, 1, 12, 0, 20, tzinfo=UTC)
 
 
 @dataclass
-class Verdict:
+class Outcome:
     """Attributes:
     harm: What was wrong.
     befell: How often which fault befell a call.
@@ -52,7 +52,7 @@ def _in_silence() -> Iterator[None]:
         logger.setLevel(level)
 
 
-def played(seed: int, db: Database) -> Verdict:
+def played(seed: int, db: Database) -> Outcome:
     """Plays the seed on the collection, which is emptied before."""
     jobs = db["monque_jobs"]
     jobs.delete_many({})
@@ -72,4 +72,4 @@ def played(seed: int, db: Database) -> Verdict:
     reached.update(f"a run {run.outcome.partition(' ')[0]}" for run in evidence.runs.values())
     reached.update(one.what for one in world.played.records if one.what in ("JobClaimLost", "dies", "breaks"))
     digest = hashlib.sha256(repr(lines).encode()).hexdigest()
-    return Verdict(seed, harm_in(evidence), world.network.befell, reached, digest, lines)
+    return Outcome(seed, harm_in(evidence), world.network.befell, reached, digest, lines)

@@ -28,7 +28,7 @@ from ...document_lock import read_lock
 from ..driver.commands import BulkAnswer, bulk_write, causal_session, command
 from ..driver.driver_errors import is_about_document
 from .locked_collection import LockedCollection, as_stored
-from .settling_statements import EncodedUpdate, Ending, encoded_update, grouped, request_of
+from .settling_statements import DocumentWrite, EncodedUpdate, encoded_update, grouped, request_of
 
 __all__ = [
     "GONE",
@@ -36,9 +36,9 @@ __all__ = [
     "UNPROVEN",
     "WRITTEN",
     "DocumentFate",
+    "DocumentWrite",
     "EncodedUpdate",
-    "Ending",
-    "Settled",
+    "SettledDocument",
     "encoded_update",
     "send",
     "settle",
@@ -55,7 +55,7 @@ class DocumentFate(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Settled:
+class SettledDocument:
     """What became of one ending.
 
     Attributes:
@@ -70,20 +70,20 @@ class Settled:
     may_be_written: bool = False
 
 
-WRITTEN: Final = Settled(DocumentFate.WRITTEN)
-MOVED: Final = Settled(DocumentFate.MOVED)
-GONE: Final = Settled(DocumentFate.GONE)
-UNPROVEN: Final = Settled(DocumentFate.GONE, may_be_written=True)
+WRITTEN: Final = SettledDocument(DocumentFate.WRITTEN)
+MOVED: Final = SettledDocument(DocumentFate.MOVED)
+GONE: Final = SettledDocument(DocumentFate.GONE)
+UNPROVEN: Final = SettledDocument(DocumentFate.GONE, may_be_written=True)
 
 
 @command("settle documents", in_parts=True)
-def settle(locked: LockedCollection, endings: Sequence[Ending]) -> Sequence[Settled]:
+def settle(locked: LockedCollection, endings: Sequence[DocumentWrite]) -> Sequence[SettledDocument]:
     """Write the endings, each of another document; return what became of each.
 
     May be called again with the same endings after any transient error. If the first call wrote an ending that leaves a
     lock, the second returns WRITTEN. If the ending leaves no lock, the second call returns GONE: it cannot find out.
     """
-    settled: list[Settled] = [GONE] * len(endings)
+    settled: list[SettledDocument] = [GONE] * len(endings)
     with causal_session(locked.collection) as session:
         # Endings that leave a lock, and those that leave none, go apart: for the latter, counts decide.
         for is_unlocked in (True, False):
@@ -95,7 +95,9 @@ def settle(locked: LockedCollection, endings: Sequence[Ending]) -> Sequence[Sett
     return settled
 
 
-def _settle(locked: LockedCollection, endings: Sequence[Ending], session: ClientSession) -> Sequence[Settled]:
+def _settle(
+    locked: LockedCollection, endings: Sequence[DocumentWrite], session: ClientSession
+) -> Sequence[SettledDocument]:
     groups = grouped(locked, endings)
     sent = send(locked, [request_of(locked, group) for group in groups], session)
     if sent.matched == len(endings):
@@ -118,7 +120,7 @@ def _settle(locked: LockedCollection, endings: Sequence[Ending], session: Client
         ),
         _PartOfBatch([one for one in apart if id(one) not in refused], sent_apart.matched, was_stopped=True),
     ]
-    results = {one: Settled(DocumentFate.REFUSED, reason) for one, reason in refused.items()}
+    results = {one: SettledDocument(DocumentFate.REFUSED, reason) for one, reason in refused.items()}
     for part in parts:
         results |= _concluded(part, {id(one): _as_found(locked, one, found) for one in part.endings})
     return [results[id(one)] for one in endings]
@@ -134,12 +136,12 @@ class _PartOfBatch:
         was_stopped: An earlier statement may have written some of them, and the server has not counted those.
     """
 
-    endings: Sequence[Ending]
+    endings: Sequence[DocumentWrite]
     matched: int
     was_stopped: bool = False
 
 
-def _as_found(locked: LockedCollection, ending: Ending, found: Mapping[bytes, object]) -> Settled | None:
+def _as_found(locked: LockedCollection, ending: DocumentWrite, found: Mapping[bytes, object]) -> SettledDocument | None:
     """Return what the lock that is there now proves; None if there is none, and the ending leaves none."""
     key = locked.key_of(ending.id)
     if key not in found:
@@ -155,7 +157,7 @@ def _as_found(locked: LockedCollection, ending: Ending, found: Mapping[bytes, ob
     return GONE
 
 
-def _concluded(part: _PartOfBatch, seen: Mapping[int, Settled | None]) -> Mapping[int, Settled]:
+def _concluded(part: _PartOfBatch, seen: Mapping[int, SettledDocument | None]) -> Mapping[int, SettledDocument]:
     """Decide whether our writes have removed the locks that are not there now, or those of a later holder B have.
 
     `seen` has what each lock proves by itself (`_as_found`); None for a document without a lock.

@@ -76,7 +76,7 @@ class EncodedUpdate:
 
 
 @dataclass(frozen=True, slots=True)
-class Ending:
+class DocumentWrite:
     """What to write at the end of one claim.
 
     Attributes:
@@ -163,13 +163,13 @@ def _is_reported_as_update(locked: LockedCollection, values: Mapping[str, Any], 
 # --- Grouping ---
 
 
-def grouped(locked: LockedCollection, endings: Sequence[Ending]) -> list[list[Ending]]:
+def grouped(locked: LockedCollection, endings: Sequence[DocumentWrite]) -> list[list[DocumentWrite]]:
     """Return the endings in groups, one for each statement."""
-    equal: dict[object, list[Ending]] = defaultdict(list)
+    equal: dict[object, list[DocumentWrite]] = defaultdict(list)
     for one in endings:
         lock = None if one.lock is None else bson.encode(one.lock, codec_options=OWN_OPTIONS)
         equal[one.fence, one.update, lock].append(one)
-    alike: dict[object, list[list[Ending]]] = defaultdict(list)
+    alike: dict[object, list[list[DocumentWrite]]] = defaultdict(list)
     groups = []
     for group in equal.values():
         first = group[0]
@@ -182,10 +182,10 @@ def grouped(locked: LockedCollection, endings: Sequence[Ending]) -> list[list[En
     return groups
 
 
-def _in_parts(locked: LockedCollection, groups: Sequence[Sequence[Ending]]) -> Iterator[list[Ending]]:
+def _in_parts(locked: LockedCollection, groups: Sequence[Sequence[DocumentWrite]]) -> Iterator[list[DocumentWrite]]:
     """Join the groups, and divide them into parts that one statement may hold."""
 
-    def size_of(one: Ending) -> int:
+    def size_of(one: DocumentWrite) -> int:
         assert one.update is not None
         return len(one.update.encoded) + len(locked.key_of(one.id))
 
@@ -195,7 +195,7 @@ def _in_parts(locked: LockedCollection, groups: Sequence[Sequence[Ending]]) -> I
 # --- Sending ---
 
 
-def request_of(locked: LockedCollection, group: Sequence[Ending]) -> UpdateOne | UpdateMany:
+def request_of(locked: LockedCollection, group: Sequence[DocumentWrite]) -> UpdateOne | UpdateMany:
     """Return the statement that writes a group: its fence is in the filter, and its lock and result in one update."""
     first, *others = group
     guard = locked.fenced(first.fence)
@@ -207,12 +207,14 @@ def request_of(locked: LockedCollection, group: Sequence[Ending]) -> UpdateOne |
     return UpdateMany({**locked.ids(ids), **guard}, update, hint=BY_ID)
 
 
-def filter_and_update(locked: LockedCollection, ending: Ending) -> tuple[dict[str, Any], dict[str, Any] | list[Any]]:
+def filter_and_update(
+    locked: LockedCollection, ending: DocumentWrite
+) -> tuple[dict[str, Any], dict[str, Any] | list[Any]]:
     """Return the condition of one ending, and its update."""
     return {**locked.one(ending.id), **locked.fenced(ending.fence)}, _update(locked, ending)
 
 
-def _update(locked: LockedCollection, ending: Ending) -> dict[str, Any] | list[Any]:
+def _update(locked: LockedCollection, ending: DocumentWrite) -> dict[str, Any] | list[Any]:
     field = locked.lock_field
     if ending.update is not None and ending.update.names and ending.lock is None:
         return {_SET: ending.update.values, "$unset": {field: ""}}
@@ -225,7 +227,9 @@ def _update(locked: LockedCollection, ending: Ending) -> dict[str, Any] | list[A
     return {**theirs, operator: {**theirs.get(operator, {}), field: value}}
 
 
-def _with_own_values(locked: LockedCollection, ids: Sequence[Any], group: Sequence[Ending]) -> list[dict[str, Any]]:
+def _with_own_values(
+    locked: LockedCollection, ids: Sequence[Any], group: Sequence[DocumentWrite]
+) -> list[dict[str, Any]]:
     """Return the stages that set the fields of each document to its own values, and remove the lock."""
     values: list[Any] = [one.update.values for one in group if one.update is not None]
     # If this expression compared an id otherwise than the filter, the place would be -1, which means the last element:

@@ -16,16 +16,16 @@ from ..driver.commands import BY_ID, command
 from ..driver.transaction_terms import FoundCommit
 from ..driver.types import ClientSession
 from .locked_collection import LockedCollection
-from .settling_statements import Ending, filter_and_update
+from .settling_statements import DocumentWrite, filter_and_update
 
 
 def hold(locked: LockedCollection, document_id: object, until: datetime, fence: Fence, session: ClientSession) -> None:
-    """Lock the document in the transaction; see `ClaimEnd.hold`."""
+    """Lock the document in the transaction; see `ClaimSettlement.hold`."""
     renewal = {"$max": {locked.at("until"): until}}
     locked.locks.update_one(_held(locked, document_id, fence), renewal, hint=BY_ID, session=session)
 
 
-def write_end(locked: LockedCollection, ending: Ending, session: ClientSession) -> bool:
+def write_end(locked: LockedCollection, ending: DocumentWrite, session: ClientSession) -> bool:
     """Remove the lock in the transaction, with the update if there is one; return whether it matched."""
     guard, update = filter_and_update(locked, ending)
     return bool(locked.locks.update_one(guard, update, hint=BY_ID, session=session).matched_count)
@@ -34,7 +34,7 @@ def write_end(locked: LockedCollection, ending: Ending, session: ClientSession) 
 def find_out(
     locked: LockedCollection, document_id: object, until: datetime, fence: Fence, is_sure: Callable[[], bool]
 ) -> FoundCommit:
-    """Find out what became of a commit that was not acknowledged; see `ClaimEnd.find_out`.
+    """Find out what became of a commit that was not acknowledged; see `ClaimSettlement.find_out`.
 
     Args:
         is_sure: Whether no other program can have taken the lock yet.

@@ -7,8 +7,8 @@ part of that order closes a race:
 
 - Effects first. The end of the claim locks its document until the commit, and others that want to change the document
   wait meanwhile: a caller that requests a cancellation, or replaces the job.
-- But after a conflict, the document is locked first (`ClaimEnd.hold`). Callers that change it steadily, each in a
-  moment, would otherwise keep a function of a second from ever committing. Now they wait instead.
+- But after a conflict, the document is locked first (`ClaimSettlement.hold`). Callers that change it steadily, each in
+  a moment, would otherwise keep a function of a second from ever committing. Now they wait instead.
 - The end of the claim is a write under the fence, not a read of it. Two transactions that read the same document and
   write others do not conflict: a rescue could take the claim between the read and the commit, and both runs would
   commit their effects.
@@ -19,7 +19,7 @@ part of that order closes a race:
   the thread may compute for hours.
 - Labels of a failed commit are not relied on (SERVER-37179): after an election a server may answer "no such
   transaction" for one that is committed. Run again, its effects would be written twice. The document is asked
-  instead: see `ClaimEnd.find_out`.
+  instead: see `ClaimSettlement.find_out`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from ...error_types import MonqueConnectionError, MonqueError
 from ...unfinished_work import unfinished_work
 from .commands import causal_session, command, is_standalone
 from .driver_errors import is_about_document, translated
-from .transaction_terms import ClaimEnd, CommitOutcome, Ended, FoundCommit, TransactionTerms
+from .transaction_terms import ClaimSettlement, CommitFate, EndedTransaction, FoundCommit, TransactionTerms
 from .types import ClientSession
 
 R = TypeVar("R")
@@ -61,8 +61,12 @@ class _Again(Exception):  # noqa: N818  # Not an error of the caller: the attemp
 
 
 def run_transaction(
-    end: ClaimEnd[R], function: Callable[[ClientSession], R], terms: TransactionTerms, *, is_repeated: bool = False
-) -> Ended[R]:
+    end: ClaimSettlement[R],
+    function: Callable[[ClientSession], R],
+    terms: TransactionTerms,
+    *,
+    is_repeated: bool = False,
+) -> EndedTransaction[R]:
     """Call `function(session)` and end the claim in one transaction. Blocking; after a conflict, all of it again.
 
     Args:
@@ -88,17 +92,17 @@ def run_transaction(
 
 
 def _attempts(
-    end: ClaimEnd[R],
+    end: ClaimSettlement[R],
     session: ClientSession,
     function: Callable[[ClientSession], R],
     terms: TransactionTerms,
     *,
     is_repeated: bool,
-) -> Ended[R]:
+) -> EndedTransaction[R]:
     attempts = 0
     while True:
         if not terms.begin(session):
-            return Ended(CommitOutcome.GIVEN_UP, cast("R", None))
+            return EndedTransaction(CommitFate.GIVEN_UP, cast("R", None))
         try:
             return _attempt(end, session, function, terms, holds=is_repeated or attempts > 0)
         except _Again as again:
@@ -115,20 +119,20 @@ def _attempts(
 
 
 def _attempt(
-    end: ClaimEnd[R],
+    end: ClaimSettlement[R],
     session: ClientSession,
     function: Callable[[ClientSession], R],
     terms: TransactionTerms,
     *,
     holds: bool,
-) -> Ended[R]:
+) -> EndedTransaction[R]:
     session.start_transaction(ReadConcern("snapshot"), WriteConcern("majority"), ReadPreference.PRIMARY)
     try:
         with pymongo.timeout(_time_of_attempt(terms)):
             if holds:
                 end.hold(terms.beat(), session)
             value = _called(function, session)
-            outcome = _write_end(end, value, session) if terms.may_end() else CommitOutcome.GIVEN_UP
+            fate = _write_end(end, value, session) if terms.may_end() else CommitFate.GIVEN_UP
     except BaseException as error:
         _abort(session)
         if isinstance(error, driver.PyMongoError):
@@ -137,15 +141,15 @@ def _attempt(
                 raise overdue from error
             # Without this, the abort would be a failure of a run that was cancelled, by a shutdown for example.
             if terms.is_given_up:
-                return Ended(CommitOutcome.GIVEN_UP, cast("R", None))
+                return EndedTransaction(CommitFate.GIVEN_UP, cast("R", None))
             if error.has_error_label("TransientTransactionError"):
                 raise _Again from error
         raise
-    if outcome is not CommitOutcome.COMMITTED:
+    if fate is not CommitFate.COMMITTED:
         _abort(session)
     elif not _commit(session, _time_of_attempt(terms)):
-        outcome = _settle_doubt(end, session, terms)
-    return Ended(outcome, value)
+        fate = _settle_doubt(end, session, terms)
+    return EndedTransaction(fate, value)
 
 
 def _time_of_attempt(terms: TransactionTerms) -> float:
@@ -173,22 +177,22 @@ def _called(function: Callable[[ClientSession], R], session: ClientSession) -> R
     return value
 
 
-def _write_end(end: ClaimEnd[R], value: R, session: ClientSession) -> CommitOutcome:
+def _write_end(end: ClaimSettlement[R], value: R, session: ClientSession) -> CommitFate:
     """Write the end of the claim in the transaction; return COMMITTED if all is ready for the commit."""
     try:
-        return CommitOutcome.COMMITTED if end.write(value, session) else CommitOutcome.UNMATCHED
+        return CommitFate.COMMITTED if end.write(value, session) else CommitFate.UNMATCHED
     except driver.PyMongoError as error:
         # A conflict is reported as the error of a statement, too: its label comes first.
         if error.has_error_label("TransientTransactionError"):
             raise
         if isinstance(error, driver.WriteError) and is_about_document(error.code):
-            return CommitOutcome.REFUSED
+            return CommitFate.REFUSED
         # Whatever it has done is aborted, so its outcome is known.
         raise translated(error, "end the claim in its transaction", writes=False) from error
 
 
 @command("abort a transaction")
-def end_on_server(end: ClaimEnd[Any], session_id: object) -> None:
+def end_on_server(end: ClaimSettlement[Any], session_id: object) -> None:
     """Let the server abort the transaction of a session whose thread does not end, so that it locks nothing any more.
 
     A session belongs to its thread. So this takes its id, as `ClientSession.session_id` has it.
@@ -217,7 +221,7 @@ def _commit(session: ClientSession, seconds: float) -> bool:
     return True
 
 
-def _settle_doubt(end: ClaimEnd[R], session: ClientSession, terms: TransactionTerms) -> CommitOutcome:
+def _settle_doubt(end: ClaimSettlement[R], session: ClientSession, terms: TransactionTerms) -> CommitFate:
     """Return COMMITTED or UNKNOWN, as the document shows.
 
     Raises:
@@ -228,7 +232,7 @@ def _settle_doubt(end: ClaimEnd[R], session: ClientSession, terms: TransactionTe
     for question in range(MOST_QUESTIONS):
         # First: a transaction that is still open on the server locks the document, and the question would wait.
         if _commit(session, end.operation_timeout):
-            return CommitOutcome.COMMITTED
+            return CommitFate.COMMITTED
         try:
             found = end.find_out(terms.beat())
         except MonqueConnectionError as error:
@@ -237,7 +241,7 @@ def _settle_doubt(end: ClaimEnd[R], session: ClientSession, terms: TransactionTe
             continue
         if found is FoundCommit.NOT_COMMITTED:
             raise _Again
-        return CommitOutcome.COMMITTED if found is FoundCommit.COMMITTED else CommitOutcome.UNKNOWN
+        return CommitFate.COMMITTED if found is FoundCommit.COMMITTED else CommitFate.UNKNOWN
     raise MonqueConnectionError(
         f"it is unknown whether the transaction of {end.item} was committed: the database does not answer",
         unknown_outcome=True,

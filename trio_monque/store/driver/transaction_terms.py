@@ -62,8 +62,8 @@ class FoundCommit(Enum):
     UNKNOWN = auto()  # The claim is gone, and nothing shows any more how it ended.
 
 
-class ClaimEnd(Protocol[R_contra]):
-    """The end of one claim, as its transaction writes it. Called in its thread."""
+class ClaimSettlement(Protocol[R_contra]):
+    """The settlement of one claim, as its transaction writes it. Called in its thread."""
 
     @property
     def item(self) -> str:
@@ -104,23 +104,24 @@ class ClaimEnd(Protocol[R_contra]):
         ...
 
 
-class CommitOutcome(Enum):
+class CommitFate(Enum):
     """How a transaction ended. Only if it is COMMITTED or UNKNOWN, something may be written."""
 
     COMMITTED = auto()
     GIVEN_UP = auto()  # The run was cancelled, or the limit was over, before the end of the claim was written.
     UNMATCHED = auto()  # The end of the claim matched nothing: the claim is gone, or another condition does not hold.
     REFUSED = auto()  # The server will never accept this end of this document.
-    UNKNOWN = auto()  # See `Found`.
+    UNKNOWN = auto()  # See `FoundCommit`.
 
 
 @dataclass(frozen=True, slots=True)
-class Ended(Generic[R]):
+class EndedTransaction(Generic[R]):
     """How a transaction ended.
 
     Attributes:
+        fate: What the database did with it.
         value: What the function returned the last time; None if it was not called.
     """
 
-    outcome: CommitOutcome
+    fate: CommitFate
     value: R

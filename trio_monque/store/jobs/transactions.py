@@ -26,14 +26,14 @@ from .settling_statements import Statement
 
 
 def hold(jobs: JobCollection, job: Job, beat: datetime, session: ClientSession) -> None:
-    """Lock the job in the transaction; see `ClaimEnd.hold`."""
+    """Lock the job in the transaction; see `ClaimSettlement.hold`."""
     # If a cancellation was requested, the renewal matches nothing. The write of the end finds that out.
     condition = filter_of({**fence(job), "claim.cancel_requested_at": None})
     jobs.collection.update_one(condition, _renewal(beat), hint=BY_ID, session=session)
 
 
 def write_end(jobs: JobCollection, transition: Transition, receipt: str, session: ClientSession) -> bool:
-    """Write the end in the transaction; return whether it matched. See `ClaimEnd.write`."""
+    """Write the end in the transaction; return whether it matched. See `ClaimSettlement.write`."""
     guard, update = filter_of(transition.guard), update_of(transition, receipt)
     return bool(jobs.collection.update_one(guard, update, hint=BY_ID, session=session).matched_count)
 
@@ -48,7 +48,7 @@ def read_fate(jobs: JobCollection, job: Job, transition: Transition, receipt: st
 
 @command("find out about a transaction")
 def find_out(jobs: JobCollection, job: Job, receipt: str, beat: datetime) -> FoundCommit:
-    """Find out what became of a commit that was not acknowledged; see `ClaimEnd.find_out`."""
+    """Find out what became of a commit that was not acknowledged; see `ClaimSettlement.find_out`."""
     # By a majority, whatever the writes of this collection ask for: an election must not undo this one.
     writer = jobs.collection.with_options(write_concern=WriteConcern("majority"))
     with causal_session(jobs.collection) as session:

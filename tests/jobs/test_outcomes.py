@@ -11,14 +11,14 @@ from trio_monque.errors import ScheduleEndedError
 from trio_monque.jobs.conditional_write import applied
 from trio_monque.jobs.error_history import LONGEST_REASON, reason_of
 from trio_monque.jobs.job import Job, JobStatus
+from trio_monque.jobs.outcomes import CutShort, Discarded, Failed, Outcome, Retry, Snooze, Snoozed, Succeeded
 from trio_monque.jobs.retry_policy import RetryPolicy, decide, end_of_schedule, judged, will_retry
-from trio_monque.jobs.verdicts import CutShort, Discarded, Failed, Retry, Snooze, Snoozed, Succeeded, Verdict
 
 POLICY = RetryPolicy(max_attempts=3, backoff=Backoff(base=1, cap=60, jitter=0))
 
 
-def after(job: Job, verdict: Verdict, policy: RetryPolicy = POLICY) -> Job:
-    return applied(job, decide(job, verdict, LATER, policy))
+def after(job: Job, outcome: Outcome, policy: RetryPolicy = POLICY) -> Job:
+    return applied(job, decide(job, outcome, LATER, policy))
 
 
 def test_success_completes_a_one_off_job() -> None:

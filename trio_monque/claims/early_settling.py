@@ -1,4 +1,4 @@
-"""EarlyEnds: ends claims while their work goes on: by `finish`, `release` or a transaction."""
+"""EarlySettling: ends claims while their work goes on: by `finish`, `release` or a transaction."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Update = Mapping[str, Any] | Sequence[Mapping[str, Any]]
 """What `finish` writes: operators, or a pipeline of them."""
 
 
-class EarlyEnds:
+class EarlySettling:
     """Writes the end of a claim while its work goes on. Used on the thread of the trio run, but for `encoded`.
 
     Attributes:

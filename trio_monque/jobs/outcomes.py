@@ -1,9 +1,9 @@
-"""Verdicts: what a handler may raise to decide what happens to its job, and how a run ended. Pure.
+"""Outcomes: what a handler may raise to decide what happens to its job, and how a run ended. Pure.
 
-A verdict is final when the run ends. It is computed from the job as it was claimed, and that copy may be stale when the
-verdict is written: a caller may have requested a cancellation or changed the schedule meanwhile. That is why a verdict
-is not yet a write. `retry_policy.py` turns it into a guarded transition. If the guard fails, the same verdict is turned
-into another transition from a fresh copy. The handler does not run again for that.
+An outcome is final when the run ends. It is computed from the job as it was claimed, and that copy may be stale when
+the outcome is written: a caller may have requested a cancellation or changed the schedule meanwhile. That is why an
+outcome is not yet a write. `retry_policy.py` turns it into a guarded transition. If the guard fails, the same outcome
+is turned into another transition from a fresh copy. The handler does not run again for that.
 """
 
 from __future__ import annotations
@@ -109,4 +109,4 @@ class CutShort:
     has_begun: bool = True
 
 
-Verdict = Succeeded | Failed | Discarded | Snoozed | CutShort
+Outcome = Succeeded | Failed | Discarded | Snoozed | CutShort
