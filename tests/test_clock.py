@@ -1,4 +1,4 @@
-"""Virtual time against a real server: calls in flight hold the clock, and nothing else does."""
+"""Virtual time against a real server: calls in flight freeze the clock, and nothing else does."""
 
 from __future__ import annotations
 
@@ -19,14 +19,13 @@ from tests.support.internals import context_of
 from tests.support.store import handle
 from tests.support.thoroughly import one_in
 from trio_monque import Monque, RunningJob, Workers, clock, open_scheduler
-from trio_monque.autojump import clock_hold
 from trio_monque.client import server_time
 from trio_monque.clock import ClockReadings, ServerClock, virtual_time
 from trio_monque.events import JobClaimLost, JobCompleted
 from trio_monque.store.driver import connection
 from trio_monque.store.driver.types import Collection, Database
 from trio_monque.testing import SchedulerOpener, advance, drain
-from trio_monque.threads import HoldingLimiter
+from trio_monque.threads import FreezingLimiter, clock_freeze
 
 
 def right_offset() -> float:
@@ -59,12 +58,12 @@ async def test_calls_in_flight_hold_the_clock_and_fire_no_timeout(db: Database, 
         beating.cancel_scope.cancel()
     assert trio.current_time() == 1.0
     assert beats == 0
-    assert clock_hold().holders == 0
+    assert clock_freeze().freezing == 0
     assert autojump_clock.autojump_threshold == 0
 
 
 async def test_abandoned_thread_holds_the_clock_until_it_has_really_ended(autojump_clock: MockClock) -> None:
-    limiter = cast("trio.CapacityLimiter", HoldingLimiter(1))
+    limiter = cast("trio.CapacityLimiter", FreezingLimiter(1))
     release = threading.Event()
     ended: list[float] = []
 
@@ -76,10 +75,10 @@ async def test_abandoned_thread_holds_the_clock_until_it_has_really_ended(autoju
         nursery.start_soon(partial(trio.to_thread.run_sync, slow, limiter=limiter, abandon_on_cancel=True))
         await trio.testing.wait_all_tasks_blocked()
         nursery.cancel_scope.cancel()
-    assert clock_hold().holders == 1
+    assert clock_freeze().freezing == 1
     assert autojump_clock.autojump_threshold == math.inf
     release.set()
-    await trio.sleep(100)  # Only passes when the hold is gone.
+    await trio.sleep(100)  # Only passes when the clock is thawed.
     assert ended == [0.0]
     assert trio.current_time() == 100
 
@@ -287,7 +286,7 @@ def test_run_on_the_real_clock_inside_a_thread_of_a_virtual_run_has_real_time() 
 
     async def outer() -> bool:
         assert virtual_time() is not None
-        limiter = cast("trio.CapacityLimiter", HoldingLimiter(1))
+        limiter = cast("trio.CapacityLimiter", FreezingLimiter(1))
         return await trio.to_thread.run_sync(partial(trio.run, inner), limiter=limiter)
 
     assert trio.run(outer, clock=MockClock(autojump_threshold=0))

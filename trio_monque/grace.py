@@ -31,17 +31,20 @@ class GraceOwner(Protocol):
 class Grace:
     """Waits that end together. Touch it only on the trio thread of its owner.
 
-    Args:
+    Attributes:
+        scopes: The waits. They end at `until`.
         until: See `end_at`.
+        is_over: Cancellation ends these waits at once.
+        is_dismissed: It is no longer used.
     """
 
-    __slots__ = ("_is_dismissed", "_is_over", "_scopes", "_until")
+    __slots__ = ("is_dismissed", "is_over", "scopes", "until")
 
     def __init__(self, until: float = math.inf) -> None:
-        self._until = until
-        self._is_over = False
-        self._is_dismissed = False
-        self._scopes: dict[trio.CancelScope, None] = {}
+        self.until = until
+        self.is_over = False
+        self.is_dismissed = False
+        self.scopes: dict[trio.CancelScope, None] = {}
 
     @property
     def grace(self) -> Grace:
@@ -51,46 +54,42 @@ class Grace:
     @property
     def seconds_left(self) -> float:
         """See `GraceOwner`. The moment of `end_at` does not count here: it is that of a run, which is its own owner."""
-        return 0.0 if self._is_over else math.inf
-
-    @property
-    def is_dismissed(self) -> bool:
-        return self._is_dismissed
+        return 0.0 if self.is_over else math.inf
 
     def end_at(self, moment: float) -> None:
         """Limit the waits to this moment of trio's clock. A later call moves it."""
-        self._until = math.inf if self._is_dismissed else moment
-        for scope in tuple(self._scopes):
-            scope.deadline = self._until
+        self.until = math.inf if self.is_dismissed else moment
+        for scope in tuple(self.scopes):
+            scope.deadline = self.until
 
     def dismiss(self) -> None:
         """The owner has ended: its grace is no longer used."""
         # Tasks that were started in a run may go on elsewhere, in a nursery of the program. The end of the run must not
         # limit their calls.
-        self._is_dismissed = True
+        self.is_dismissed = True
         self.end_at(math.inf)
 
     def end(self) -> None:
         """From now on, cancellation ends these waits at once."""
         # Only the shields go: a caller that is not cancelled may still wait for its answer.
-        self._is_over = True
-        for scope in tuple(self._scopes):
+        self.is_over = True
+        for scope in tuple(self.scopes):
             scope.shield = False
 
     @contextmanager
     def waiting(self, scope: trio.CancelScope) -> Iterator[None]:
         """While inside, `scope` has the deadline of this grace. The caller enters the scope itself."""
-        scope.deadline = self._until
-        self._scopes[scope] = None
+        scope.deadline = self.until
+        self.scopes[scope] = None
         try:
             yield
         finally:
-            del self._scopes[scope]
+            del self.scopes[scope]
 
     def shield(self, scope: trio.CancelScope) -> None:
         """From now on, cancellation waits for the answer to the call in `scope`. Call it when the call is sent."""
         # Not earlier: a call that still waits for its turn has changed nothing, and may be cancelled at once.
-        scope.shield = not self._is_over
+        scope.shield = not self.is_over
 
 
 def _dismissed() -> Grace:
@@ -105,7 +104,9 @@ DISMISSED: Final = _dismissed()
 # It holds owners, because most runs call nothing and make their grace only when asked for it. It is keyed by task,
 # because there may be ten thousand: changing the context of each would take a tenth of the time of a run, and more
 # where the program has many context variables.
-_of_tasks: Final[dict[trio.lowlevel.Task, GraceOwner]] = {}
+OWNERS: Final[dict[trio.lowlevel.Task, GraceOwner]] = {}
+"""The owners of tasks. Empty while this process runs nothing: then no task has an owner."""
+
 # For calls back from threads, which may run in a task of their own: a thread takes the context along.
 _of_context: ContextVar[GraceOwner | None] = ContextVar("grace", default=None)
 
@@ -137,7 +138,7 @@ def carry_grace(owner: GraceOwner | None) -> None:
 
 def _around(task: trio.lowlevel.Task) -> GraceOwner | None:
     """Return the owner of the task, or of the nearest task around it that has one."""
-    while (owner := _of_tasks.get(task)) is None:
+    while (owner := OWNERS.get(task)) is None:
         if task.parent_nursery is None:
             return None
         task = task.parent_nursery.parent_task
@@ -148,23 +149,23 @@ def _around(task: trio.lowlevel.Task) -> GraceOwner | None:
 def using_grace(owner: GraceOwner) -> Iterator[None]:
     """Inside, the grace of `owner` is for the calls of this task, of its nurseries, and of threads it waits for."""
     task = trio.lowlevel.current_task()
-    before = _of_tasks.get(task)
-    _of_tasks[task] = owner
+    before = OWNERS.get(task)
+    OWNERS[task] = owner
     token = _of_context.set(owner)
     try:
         yield
     finally:
         _of_context.reset(token)
         if before is None:
-            del _of_tasks[task]
+            del OWNERS[task]
         else:
-            _of_tasks[task] = before
+            OWNERS[task] = before
 
 
 def set_grace(task: trio.lowlevel.Task, owner: GraceOwner) -> None:
     """Like `using_grace`, for `task` and its nurseries but not for threads, until `clear_grace`."""
-    _of_tasks[task] = owner
+    OWNERS[task] = owner
 
 
 def clear_grace(task: trio.lowlevel.Task) -> None:
-    del _of_tasks[task]
+    del OWNERS[task]

@@ -46,7 +46,7 @@ def behind(proxy: LossyProxy, things: Collection) -> Iterator[Collection]:
 
 @pytest.fixture
 def virtual_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pauses after faults hold virtual time for some real seconds: in these tests leases run out meanwhile."""
+    """Pauses after faults freeze virtual time for some real seconds: in these tests leases run out meanwhile."""
     monkeypatch.setattr(pauses, "REAL_TIME_BUDGET", 0.0)
 
 

@@ -310,7 +310,7 @@ BAD: Any = {"$inc": {"n": 1}}
 
 @pytest.fixture
 def virtual_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pauses after faults hold virtual time for some real seconds: in these tests clean-ups run out meanwhile."""
+    """Pauses after faults freeze virtual time for some real seconds: in these tests clean-ups run out meanwhile."""
     monkeypatch.setattr(pauses, "REAL_TIME_BUDGET", 0.0)
 
 

@@ -18,7 +18,7 @@ from pymongo import MongoClient
 from trio.testing import MockClock
 
 from trio_monque import Monque, MonqueError, RunningJob, Scheduler, Workers, open_claims
-from trio_monque.call_context import is_in_event_loop
+from trio_monque.client.operation import is_in_event_loop
 from trio_monque.client.sync_monque import SyncMonque
 from trio_monque.errors import CallContextError
 from trio_monque.store.driver.types import Collection, Database

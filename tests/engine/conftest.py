@@ -9,5 +9,5 @@ from trio_monque.engine import pauses
 
 @pytest.fixture
 def virtual_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pauses after faults hold virtual time for some real seconds, by themselves. Here no source is real."""
+    """Pauses after faults freeze virtual time for some real seconds, by themselves. Here no source is real."""
     monkeypatch.setattr(pauses, "REAL_TIME_BUDGET", 0.0)

@@ -32,7 +32,7 @@ LOOPS = {"claimer", "waker", "settler", "heartbeat", "orphan releaser", "reaper"
 
 @pytest.fixture(autouse=True)
 def _outages_take_virtual_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pauses after faults hold virtual time for some real seconds, which these tests do not want to wait."""
+    """Pauses after faults freeze virtual time for some real seconds, which these tests do not want to wait."""
     monkeypatch.setattr(pauses, "REAL_TIME_BUDGET", 0.0)
 
 

@@ -14,7 +14,7 @@ from trio_monque import JobStatus, Monque, Retry, RunningJob, Snooze, Workers
 from trio_monque.events import JobClaimLost, JobFailed
 from trio_monque.store.driver.types import Collection
 from trio_monque.testing import SchedulerOpener, advance, assert_enqueued, drain, quiesce
-from trio_monque.threads import HoldingLimiter
+from trio_monque.threads import FreezingLimiter
 
 
 async def test_results_that_are_equal_are_stored_as_what_each_is(
@@ -208,7 +208,7 @@ async def test_thread_of_an_async_handler_may_check_for_cancellation(
                 trio.from_thread.run(trio.lowlevel.checkpoint, trio_token=token)
                 job.check_cancelled()
 
-        await trio.to_thread.run_sync(work, limiter=cast("trio.CapacityLimiter", HoldingLimiter(1)))
+        await trio.to_thread.run_sync(work, limiter=cast("trio.CapacityLimiter", FreezingLimiter(1)))
 
     async with open_test_scheduler(workers, shutdown_timeout=0) as scheduler:
         await scheduler.enqueue("job")

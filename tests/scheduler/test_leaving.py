@@ -12,11 +12,11 @@ from trio.testing import MockClock
 
 from tests.support.internals import engine_of
 from trio_monque import Monque, NewJob, RunningJob, Workers, open_scheduler, run_scheduler
-from trio_monque.autojump import clock_hold
 from trio_monque.events import JobStarted, ShutdownTimedOut
 from trio_monque.store.driver.types import Collection, Database
 from trio_monque.store.jobs import claiming, leases, settling
 from trio_monque.testing import advance, quiesce
+from trio_monque.threads import clock_freeze
 
 CLAIM_FIELDS = ("claimedBy", "lockedAt", "lastHeartbeat", "heartbeatInterval", "claimToken")
 
@@ -348,7 +348,7 @@ async def test_plain_handler_that_checks_is_cut_and_given_back(
 async def test_plain_handler_that_does_not_end_keeps_its_claim_and_is_named_in_the_report(
     db: Database, jobs: Collection, mock_clock: MockClock, caplog: pytest.LogCaptureFixture, at_once: float
 ) -> None:
-    """A running thread holds virtual time: it is moved on by hand, while no other thread is under way.
+    """A running thread freezes virtual time: it is moved on by hand, while no other thread is under way.
 
     With the shortest bounds there are.
     """
@@ -366,7 +366,7 @@ async def test_plain_handler_that_does_not_end_keeps_its_claim_and_is_named_in_t
         mock_clock.jump(at_once)
         while True:
             await trio.testing.wait_all_tasks_blocked()
-            if clock_hold().holders == 1:
+            if clock_freeze().freezing == 1:
                 mock_clock.jump(0.05)
 
     async with trio.open_nursery() as nursery:

@@ -1,6 +1,6 @@
 """What was sent is awaited although cancelled: as long as a clean-up, and never beyond the lease or a bound.
 
-A database that does not answer holds virtual time: these tests move it on by hand.
+A database that does not answer freezes virtual time: these tests move it on by hand.
 """
 
 from __future__ import annotations

@@ -85,12 +85,15 @@ class Trace:
 
 
 async def single_jobs(trace: Trace, database: Any) -> dict[str, Any]:
-    enqueues, runs = list[set[str]](), list[set[str]]()
+    enqueues, blocking, runs = list[set[str]](), list[set[str]](), list[set[str]]()
     elsewhere = Monque(database, collection_name="elsewhere")
     for _ in range(3 + JOBS_IN_REAL_TIME):  # The first ones also look at the fleet, and start threads.
         with trace.on():
             await elsewhere.enqueue("traced", {"n": 1})
         enqueues.append(set(trace.files))
+        with trace.on():
+            await trio.to_thread.run_sync(elsewhere.sync.enqueue, "traced", {"n": 1})
+        blocking.append(set(trace.files))
     async with open_scheduler(database, workers, heartbeat_interval=10) as scheduler:
         for expected in range(1, 3 + JOBS_IN_REAL_TIME + 1):
             with trace.on():
@@ -99,7 +102,8 @@ async def single_jobs(trace: Trace, database: Any) -> dict[str, Any]:
                     await trio.sleep(0.01)
                 await wait_all_tasks_blocked()
             runs.append(set(trace.files))
-    return {"enqueue": sorted(set.intersection(*enqueues[3:])), "run": sorted(set.intersection(*runs[3:]))}
+    found = {"enqueue": enqueues, "blocking enqueue": blocking, "run": runs}
+    return {part: sorted(set.intersection(*files[3:])) for part, files in found.items()}
 
 
 def insert_without_the_library(database: Any) -> None:

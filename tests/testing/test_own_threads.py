@@ -1,4 +1,4 @@
-"""Threads that a program starts itself hold virtual time, too, in schedulers that the kit has opened."""
+"""Threads that a program starts itself freeze virtual time, too, in schedulers that the kit has opened."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import trio
 from trio.testing import MockClock
 
 from trio_monque import RunningJob, Workers
-from trio_monque.autojump import clock_hold
 from trio_monque.testing import SchedulerOpener, drain, quiesce
+from trio_monque.threads import clock_freeze
 
 
 @pytest.mark.parametrize("limiter", ["the default", "one of its own", "anyio's"])
@@ -42,8 +42,8 @@ async def test_clock_stands_still_while_a_handlers_own_thread_works(
         go_on.set()
         assert (await drain(scheduler)).completed == 1
     assert trio.current_time() == 0
-    assert clock_hold().holders == 0
-    await trio.sleep(1000)  # Only passes when the hold is gone.
+    assert clock_freeze().freezing == 0
+    await trio.sleep(1000)  # Only passes when the clock is thawed.
 
 
 async def test_thread_that_waits_for_the_loop_lets_time_pass(
@@ -74,13 +74,13 @@ async def test_own_thread_that_waits_for_the_loop_lets_time_pass_too(
         await scheduler.enqueue("threads")
         assert (await drain(scheduler)).completed == 1
     assert trio.current_time() == 100
-    assert clock_hold().holders == 0
+    assert clock_freeze().freezing == 0
 
 
 async def test_own_thread_of_a_function_that_a_thread_called_lets_time_pass_too(
     open_test_scheduler: SchedulerOpener, autojump_clock: MockClock
 ) -> None:
-    """It has a copy of the context of the handler's thread, and does not hold the clock as that one does."""
+    """It has a copy of the context of the handler's thread, and does not freeze the clock as that one does."""
     workers = Workers()
 
     async def sleep_from_another_thread(job: RunningJob[Any]) -> None:
@@ -94,7 +94,7 @@ async def test_own_thread_of_a_function_that_a_thread_called_lets_time_pass_too(
         await scheduler.enqueue("plain")
         assert (await drain(scheduler)).completed == 1
     assert trio.current_time() == 100
-    assert clock_hold().holders == 0
+    assert clock_freeze().freezing == 0
 
 
 async def test_two_schedulers_hold_once(open_test_scheduler: SchedulerOpener, autojump_clock: MockClock) -> None:
@@ -103,5 +103,5 @@ async def test_two_schedulers_hold_once(open_test_scheduler: SchedulerOpener, au
         await quiesce()  # Each has looked for dead claims.
         nursery.start_soon(trio.to_thread.run_sync, go_on.wait, 50)
         await trio.testing.wait_all_tasks_blocked()
-        assert clock_hold().holders == 1
+        assert clock_freeze().freezing == 1
         go_on.set()

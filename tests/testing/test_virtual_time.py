@@ -15,12 +15,12 @@ from tests.support.internals import engine_of, open_group, take_all_slots
 from tests.support.node_peer import NodePeer
 from tests.support.run_log import Log
 from trio_monque import Monque, MonqueError, RunningJob, Workers
-from trio_monque.autojump import clock_hold
 from trio_monque.clock import ServerClock
 from trio_monque.errors import InvalidOptionError
 from trio_monque.events import HeartbeatFailed, JobStarted, SchedulerErrorOccurred
 from trio_monque.store.driver.types import Collection, Database
 from trio_monque.testing import SchedulerOpener, advance, drain, fail_next, now, quiesce, start_virtual_time
+from trio_monque.threads import clock_freeze
 
 START = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
@@ -69,7 +69,7 @@ def test_it_also_moves_a_clock_that_does_not_jump_by_itself(clock: MockClock, mo
             assert trio.current_time() - before >= 3600 * 2
             assert len(log.starts) == 1
         # An abandoned query may outlive its scheduler by a moment; it lets go of the clock then.
-        while clock_hold().holders:
+        while clock_freeze().freezing:
             await trio.lowlevel.checkpoint()
 
     threshold = clock.autojump_threshold
@@ -211,17 +211,17 @@ async def test_it_drains_in_real_time_too(open_test_scheduler: SchedulerOpener) 
 async def test_it_waits_for_threads_and_passes_no_time(autojump_clock: MockClock, nursery: trio.Nursery) -> None:
     release = threading.Event()
     steps: list[str] = []
-    hold = clock_hold()
+    freeze = clock_freeze()
 
     async def sleeper() -> None:
         await trio.sleep(1)
         steps.append("slept")
 
     async def in_flight() -> None:
-        hold.acquire()
+        freeze.freeze()
         await trio.to_thread.run_sync(release.wait, 50)
         steps.append("answered")
-        hold.release()
+        freeze.thaw()
 
     nursery.start_soon(sleeper)
     nursery.start_soon(in_flight)
@@ -291,7 +291,7 @@ async def test_a_hundred_timers_end_at_exactly_their_instants(
 
 
 async def test_an_outage_burns_no_virtual_time(open_test_scheduler: SchedulerOpener, autojump_clock: MockClock) -> None:
-    """A third of a second of faults in each loop, tried again after real pauses that hold the clock."""
+    """A third of a second of faults in each loop, tried again after real pauses that freeze the clock."""
     failed: list[tuple[str, float]] = []
 
     async def hear(event: SchedulerErrorOccurred | HeartbeatFailed) -> None:

@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 
 import trio
 
-from ..call_context import is_in_event_loop
+from ..client.operation import is_in_event_loop
 from ..error_types import MonqueError
 from ..grace import carry_grace
 from ..host.host import Body, Host

@@ -13,8 +13,8 @@ import anyio
 import trio
 
 from ..bridge.handler_loop import CleanupScope, HandlerLoop
-from ..call_context import async_calls
 from ..checks import checked_seconds
+from ..client.operation import async_calls
 from ..engine.run import Run
 from ..engine.run_end import CancelReason
 from ..error_types import ClaimLostError, InvalidUpdateError, MonqueConnectionError, MonqueError

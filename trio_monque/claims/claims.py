@@ -13,8 +13,8 @@ import trio
 from ..async_with import entered_by_async_with
 from ..bridge.application_loop import Opened, opened, run
 from ..bridge.handler_loop import ON_TRIO, HandlerLoop
-from ..call_context import async_calls
 from ..checks import is_async, problem_of_handler
+from ..client.operation import async_calls
 from ..clock import in_time_of, virtual_time
 from ..engine.run_end import NotBegun
 from ..error_types import ClaimLostError, InvalidOptionError, MonqueError

@@ -39,7 +39,8 @@ class ClientContext(ServerTime):
         stats: Cached counts of one name each; `stats_by_name` has those of all names at once, and `depths` those for
             monitors.
         workers_here: Returns the workers of the scheduler that this client is, by name.
-        worker_here: Returns the worker of a name of that scheduler; None if it has none.
+        worker_here: Returns the worker of a name of that scheduler, or None if it has none; None without a scheduler.
+        are_indexes_there: No index need be created before the next write, as far as is known.
         unserved: Warns about names that no live instance runs.
     """
 
@@ -48,7 +49,7 @@ class ClientContext(ServerTime):
         jobs: JobCollection,
         config: ClientConfig,
         workers_here: Callable[[], Mapping[str, WorkerView]] = lambda: NO_WORKERS,
-        worker_here: Callable[[str], WorkerHere | None] = lambda _: None,
+        worker_here: Callable[[str], WorkerHere | None] | None = None,
     ) -> None:
         super().__init__(jobs)
         self.jobs = replace(jobs, has_indexes=not config.skip_index_creation)
@@ -58,11 +59,11 @@ class ClientContext(ServerTime):
         self.depths: StatsCache[Mapping[str, QueueDepth]] = StatsCache(config.stats_cache_ttl)
         self.workers_here = workers_here
         self.worker_here = worker_here
-        self.unserved = UnservedNames(lambda name: worker_here(name) is not None)
+        self.unserved = UnservedNames(lambda name: worker_here is not None and worker_here(name) is not None)
         # Any thread may call. What follows is written under this lock. It is held while indexes are created: the other
         # threads need these indexes, and wait.
         self._indexing = threading.Lock()
-        self._indexed = config.skip_index_creation
+        self.are_indexes_there = config.skip_index_creation
         self._were_indexed = False  # At some time; the collection may have been dropped since.
         self._also: tuple[IndexModel, ...] = ()
 
@@ -72,7 +73,7 @@ class ClientContext(ServerTime):
         db: Database,
         config: ClientConfig,
         workers_here: Callable[[], Mapping[str, WorkerView]] = lambda: NO_WORKERS,
-        worker_here: Callable[[str], WorkerHere | None] = lambda _: None,
+        worker_here: Callable[[str], WorkerHere | None] | None = None,
     ) -> Self:
         """Make the context of a client. Nothing is sent. Raise InvalidDatabaseError if `db` is not a database."""
         if config.write_concern != "majority":
@@ -98,7 +99,7 @@ class ClientContext(ServerTime):
     def forget_indexes(self) -> None:
         """Create the indexes again before the next write: they may have been dropped."""
         with self._indexing:
-            self._indexed = self.config.skip_index_creation
+            self.are_indexes_there = self.config.skip_index_creation
 
     def ensure_indexes(self, *also: IndexModel) -> None:
         """Create the indexes before the first write; after a failure, try again before the next.
@@ -107,14 +108,14 @@ class ClientContext(ServerTime):
             also: From now on also these, of `indexes.IF_NEEDED`.
         """
         # In this order: another thread that adds one says first that it is not created yet.
-        if all(one in self._also for one in also) and self._indexed:
+        if all(one in self._also for one in also) and self.are_indexes_there:
             return
         with self._indexing:
             if new := tuple(one for one in dict.fromkeys(also) if one not in self._also):
-                self._indexed = self.config.skip_index_creation
+                self.are_indexes_there = self.config.skip_index_creation
                 self._also += new
             # Checked again: of many threads that arrive together, one creates the indexes, and the others wait here.
-            if not self._indexed:
+            if not self.are_indexes_there:
                 try:
                     indexes.ensure(self.jobs, self.config.retention, also=self._also)
                     check_options(self.jobs)
@@ -124,7 +125,7 @@ class ClientContext(ServerTime):
                     error.transient = error.transient or self._were_indexed
                     error.permanent = error.permanent and not self._were_indexed
                     raise
-                self._indexed = self._were_indexed = True
+                self.are_indexes_there = self._were_indexed = True
 
     def with_indexes(self, call: Callable[[], T]) -> T:
         """Return what `call` returns, with the indexes in place. Create them again if it finds that they are gone."""

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeVar, Unpack
+from typing import Any, Final, TypeVar, Unpack
 
 from ..checks import check_known
 from ..error_types import MonqueConnectionError, MonqueError
@@ -36,6 +36,8 @@ from .fleet import read_instances
 from .operation import Operation, Read
 
 T = TypeVar("T")
+
+OPTIONS: Final = frozenset(JobOptions.__annotations__)
 
 
 class Enqueue(Operation[Job]):
@@ -75,7 +77,7 @@ class Enqueue(Operation[Job]):
     def stored(self, job: Job) -> None:
         """Note the job that is stored now. Also called for a job that was sent with those of other callers."""
         self.caused.jobs = [job]
-        self.finish(with_result_reader(job, self._read_result))
+        self.finish(job if self._read_result is None else with_result_reader(job, self._read_result))
 
 
 class EnqueueWithOutcome(Operation[Enqueued[Any]]):
@@ -108,7 +110,8 @@ def enqueue(
     **options: Unpack[JobOptions],
 ) -> Enqueue:
     """Check a new job; see `Monque.enqueue`."""
-    check_known(options, JobOptions.__annotations__, "enqueue")
+    if not options.keys() <= OPTIONS:
+        check_known(options, OPTIONS, "enqueue")
     if session is not None:
         inserting.check_session(context.jobs, session)
     new = NewJob(name=name_of(worker), data=data, **options)
@@ -121,7 +124,7 @@ def enqueue_with_outcome(
     context: ClientContext, worker: str | TypedWorker[Any], data: Any = None, **options: Unpack[JobOptions]
 ) -> EnqueueWithOutcome:
     """Check a new job; see `Monque.enqueue_with_outcome`."""
-    check_known(options, JobOptions.__annotations__, "enqueue_with_outcome")
+    check_known(options, OPTIONS, "enqueue_with_outcome")
     return EnqueueWithOutcome(enqueue(context, worker, data, **options))
 
 
@@ -129,7 +132,7 @@ def document(
     context: ClientContext, worker: str | TypedWorker[Any], data: Any = None, **options: Unpack[JobOptions]
 ) -> Operation[dict[str, Any]]:
     """Check a new job, and make its document; see `Monque.document`."""
-    check_known(options, JobOptions.__annotations__, "document")
+    check_known(options, OPTIONS, "document")
     new = NewJob(name=name_of(worker), data=data, **options)
     check_keeps(new, "is for a job that is sent: a document does not say what your insert does with another one")
     draft = draft_of(context, new, worker)
@@ -157,7 +160,7 @@ def draft_of(context: ClientContext, new: NewJob | NewSchedule, worker: str | Na
     check_new(new)
     codec_options = context.jobs.codec.callers
     payload = check_payload(data, context.config.max_payload_size, codec_options)
-    if not is_checked and (known := context.worker_here(new.name)) is not None:
+    if not is_checked and context.worker_here and (known := context.worker_here(new.name)) is not None:
         # Enqueued by name: otherwise, ten attempts would fail before anyone reads why.
         known.check_stored(unpacked(payload, codec_options))
     return Draft(ObjectId(), new, payload)
@@ -180,7 +183,8 @@ def put(context: ClientContext, draft: Draft, session: ClientSession | None = No
 
 def notice_unserved(context: ClientContext, drafts: Iterable[Draft]) -> None:
     """Warn about the names of these jobs that no live instance runs, once a name. Only the first one costs a look."""
-    context.unserved.notice((draft.new.name for draft in drafts), partial(read_instances, context))
+    if new := {draft.new.name for draft in drafts} - context.unserved.settled:
+        context.unserved.notice(new, partial(read_instances, context))
 
 
 def ensure_indexes_for(context: ClientContext, *new: NewJob | NewSchedule) -> None:
@@ -192,7 +196,8 @@ def ensure_indexes_for(context: ClientContext, *new: NewJob | NewSchedule) -> No
                 also.append(indexes.START_BY)
             if one.on_conflict != "keep":
                 also.append(indexes.RUN_AGAIN)
-    context.ensure_indexes(*also)
+    if also or not context.are_indexes_there:
+        context.ensure_indexes(*also)
 
 
 def insert(context: ClientContext, draft: Draft, session: ClientSession | None = None) -> Job:

@@ -20,7 +20,7 @@ from ..events import Event
 from ..grace import Grace
 from ..log import logger_of
 from ..loops import TrioLoop
-from ..threads import HoldingLimiter, call_in_thread, starting_thread
+from ..threads import FreezingLimiter, call_in_thread, starting_thread
 from .event_stream import EventStream
 from .subscription import CallListener, Subscription, call_async, call_plain, log_failure
 
@@ -250,7 +250,7 @@ async def _call_in_thread(subscription: Subscription, event: Event) -> None:
     try:
         if trio.lowlevel.in_trio_task():
             # With a limiter of its own: the threads of a shared one may all be busy with listeners that block.
-            await call_in_thread(call, limiter=HoldingLimiter(1))
+            await call_in_thread(call, limiter=FreezingLimiter(1))
         else:
             with starting_thread(call) as started:
                 await anyio.to_thread.run_sync(started)

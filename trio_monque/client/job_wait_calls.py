@@ -4,7 +4,7 @@ The caller looks once by itself: a job that has ended costs one query and no thr
 database does not answer, `EndWatcher` watches it.
 
 In virtual time there are no threads that poll or follow: the clock would jump past them. There, the schedulers and
-clients of the run say when jobs have ended (`local_ends.py`), and the caller looks again.
+clients of the run say when jobs have ended (`local_wakeups.py`), and the caller looks again.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from ..jobs.job import Job
 from ..loops import current_loop
 from ..store.driver.database_threads import DatabaseThreads
 from ..store.job_collection import JobCollection
-from . import local_ends
 from .job_wait import JobWait
 from .job_wait_polling import LONGEST_PAUSE, EndWatcher, look
+from .local_wakeups import noticing_ends
 
 SHORTEST_LOOK: Final = 1.0
 """Seconds that the caller's own look may take at least. A wait with a shorter timeout is not cut shorter: a busy server
@@ -48,7 +48,7 @@ async def wait_async(
 
     with anyio.move_on_after(timeout):
         if virtual_time() is not None:
-            with local_ends.noticed(jobs.collection.full_name) as ends:
+            with noticing_ends(jobs.collection.full_name) as ends:
                 fault = await look_once()
                 while not wait.is_over:
                     # The end of an outage is not announced.

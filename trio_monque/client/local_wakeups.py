@@ -1,4 +1,4 @@
-"""Local wakeups: a client wakes the schedulers of the same trio run and collection.
+"""Local wakeups: a client wakes the schedulers of the same trio run and collection, and tasks that wait for jobs.
 
 A scheduler in virtual time does not poll, so a client of its run must announce here that a job may be due now, that a
 job is due later, or that a transaction is open which may contain jobs. Changes by other processes, or by a program that
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Protocol
+from typing import Final, Protocol
 
 import trio
 
@@ -19,7 +19,6 @@ from ..clock import virtual_time
 from ..jobs.job import Job, JobStatus
 from ..loops import post_to_runs
 from ..store.driver.types import ClientSession
-from . import local_ends
 from .operation import Caused
 
 
@@ -76,14 +75,20 @@ def _schedulers_by_namespace() -> dict[str, list[LocalScheduler]]:
         return by_namespace
 
 
+LISTENING: Final[set[object]] = set()
+"""All schedulers of this process, and its open waits for jobs in virtual time. Without any, nothing is announced."""
+
+
 @contextmanager
 def receiving_wakeups(namespace: str, scheduler: LocalScheduler) -> Iterator[None]:
     """Wake this scheduler for jobs of the collection, for as long as the block."""
     by_namespace = _schedulers_by_namespace()
     by_namespace[namespace].append(scheduler)
+    LISTENING.add(scheduler)
     try:
         yield
     finally:
+        LISTENING.discard(scheduler)
         by_namespace[namespace].remove(scheduler)
         # This scheduler may have ended without a release of its claims, by a crash for example.
         for left in by_namespace[namespace]:
@@ -126,7 +131,7 @@ class Announcer:
 
     def deliver(self, caused: Caused) -> None:
         """Wake schedulers for what an operation caused, once, and tasks that wait for the ends of jobs."""
-        local_ends.announce(self._namespace)
+        announce_ends(self._namespace)
         if caused.jobs:
             self.announce(caused.jobs, caused.session, new=caused.are_new)
         if caused.may_be_due:
@@ -141,7 +146,8 @@ class Announcer:
             for scheduler in local_schedulers(self._namespace):
                 what(scheduler)
 
-        post_to_runs(to_all)
+        if LISTENING:
+            post_to_runs(to_all)
 
 
 def local_schedulers(namespace: str) -> Sequence[LocalScheduler]:
@@ -176,3 +182,58 @@ def wake_all_schedulers() -> None:
             scheduler.look()
             scheduler.look_for_pauses()
             scheduler.look_for_the_dead()
+
+
+# --- The ends of jobs ---
+
+
+class LocalEnds:
+    """In virtual time, what tells `wait_job` to look again: a job may have ended. On the thread of the run."""
+
+    def __init__(self) -> None:
+        self._happened = trio.Event()
+
+    def happened(self) -> None:
+        self._happened.set()
+
+    async def wait(self) -> None:
+        """Return when a job has ended since the last time."""
+        await self._happened.wait()
+        self._happened = trio.Event()
+
+
+_ends_of_run: trio.lowlevel.RunVar[defaultdict[str, list[LocalEnds]]] = trio.lowlevel.RunVar("monque_local_ends")
+
+WAITING: Final[set[LocalEnds]] = set()
+"""Those waits alone."""
+
+
+@contextmanager
+def noticing_ends(namespace: str) -> Iterator[LocalEnds]:
+    """Notice the ends of jobs of this collection, for as long as the block."""
+    try:
+        by_namespace = _ends_of_run.get()
+    except LookupError:
+        by_namespace = defaultdict(list)
+        _ends_of_run.set(by_namespace)
+    ends = LocalEnds()
+    by_namespace[namespace].append(ends)
+    WAITING.add(ends)
+    LISTENING.add(ends)
+    try:
+        yield ends
+    finally:
+        by_namespace[namespace].remove(ends)
+        WAITING.discard(ends)
+        LISTENING.discard(ends)
+
+
+def announce_ends(namespace: str) -> None:
+    """Say that a job of this collection may have ended. From a task, or from a thread that works for one."""
+    if WAITING:
+        post_to_runs(lambda: _ends_happened(namespace))
+
+
+def _ends_happened(namespace: str) -> None:
+    for ends in _ends_of_run.get(defaultdict(list))[namespace]:
+        ends.happened()

@@ -10,7 +10,6 @@ from typing import Any, Concatenate, Final, ParamSpec, TypeVar, Unpack, overload
 import anyio
 import anyio.lowlevel
 
-from ..call_context import async_calls
 from ..error_types import MonqueConnectionError
 from ..events import Event
 from ..jobs.enqueued import Enqueued
@@ -26,7 +25,8 @@ from .event_delivery import EventT, Listener
 from .event_stream import EventStream
 from .job_wait import JobWait, Until, job_wait
 from .job_wait_calls import wait_async
-from .operation import Operation, present_as
+from .local_wakeups import LISTENING
+from .operation import Operation, async_calls, present_as
 from .schedules import ScheduleOptions
 from .sync_monque import SyncMonque
 
@@ -447,7 +447,8 @@ class Monque:
         finally:
             # Not in the thread, which may go on after a caller that no longer waits. Also after a step that failed: its
             # write may have been applied.
-            self._announcer.deliver(operation.caused)
+            if LISTENING:
+                self._announcer.deliver(operation.caused)
         if operation.on_progress is not None:
             answer = operation.on_progress(operation.result)
             if inspect.isawaitable(answer):

@@ -12,7 +12,8 @@ from collections.abc import Callable
 from datetime import datetime
 
 from ..clock import ClockReadings, ServerClock, virtual_time
-from ..store.driver.connection import Reaching, known_primary, measure_clock_offset
+from ..store.driver.commands import Reaching, known_primary
+from ..store.driver.connection import measure_clock_offset
 from ..store.driver.database_threads import Channel, DatabaseThreads
 
 MOST_DRIFT = 0.05

@@ -22,7 +22,7 @@ from ..events import Event
 from ..grace import Grace, using_grace
 from ..log import exc_info_of, logger_of
 from ..safe_text import shown
-from ..threads import HoldingLimiter, call_in_thread
+from ..threads import FreezingLimiter, call_in_thread
 from .event_stream import MOST_WAITING
 
 logger = logger_of("events")
@@ -120,7 +120,7 @@ class Subscription:
             self.caught_up.set()
 
     async def _pump(self, call: CallListener | None) -> None:
-        limiter = HoldingLimiter(1)
+        limiter = FreezingLimiter(1)
         while not self.removed:
             await self._arrived.wait()
             self._arrived = trio.Event()
@@ -145,7 +145,7 @@ class Subscription:
             logger.error("listener %s raised the Cancelled of a scope of its own", self.listener)
         self._delivered += 1
 
-    async def _call_in_thread(self, events: Sequence[Event], limiter: HoldingLimiter) -> None:
+    async def _call_in_thread(self, events: Sequence[Event], limiter: FreezingLimiter) -> None:
         left = deque(events)  # The thread removes each event that it delivers: a second attempt must not repeat one.
         while True:
             try:

@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Concatenate, ParamSpec, TypeVar, Unpack, overload
 
-from ..call_context import blocking_calls
 from ..checks import is_async
 from ..clock import virtual_time
 from ..error_types import InvalidOptionError, MonqueConnectionError, MonqueError
@@ -21,8 +20,8 @@ from .event_delivery import EventDelivery
 from .job_wait import JobWait, Until, job_wait
 from .job_wait_calls import wait_blocking
 from .job_wait_polling import EndWatcher
-from .local_wakeups import Announcer
-from .operation import Operation, present_as
+from .local_wakeups import LISTENING, Announcer
+from .operation import Operation, blocking_calls, present_as
 from .schedules import ScheduleOptions
 
 P = ParamSpec("P")
@@ -260,7 +259,7 @@ class SyncMonque:
 
     def _step(self, operation: Operation[R]) -> None:
         if operation.pause:
-            # Virtual time passes only while all tasks wait, and the task that waits for this thread holds the clock.
+            # Virtual time passes only while all tasks wait, and the task that waits for this thread freezes the clock.
             if virtual_time() is not None:
                 raise MonqueError("a thread cannot wait for virtual time to pass: await Monque.recover_stale_jobs")
             time.sleep(operation.pause)
@@ -270,6 +269,7 @@ class SyncMonque:
             operation.lost()
             raise
         finally:
-            self._announcer.deliver(operation.caused)
+            if LISTENING:
+                self._announcer.deliver(operation.caused)
         if operation.on_progress is not None:
             operation.on_progress(operation.result)

@@ -28,6 +28,9 @@ MOST_FAILED: Final = 3
 class UnservedNames:
     """Remembers the names that need no look any more.
 
+    Attributes:
+        settled: These names. Read without the lock, changed with it: a set is safe for that.
+
     Args:
         runs_here: Whether the scheduler that this client is runs a name.
     """
@@ -36,7 +39,7 @@ class UnservedNames:
         self._runs_here = runs_here
         self._lock = threading.Lock()
         self._failed = 0
-        self._settled: set[str] = set()  # Read without the lock, changed with it: a set is safe for that.
+        self.settled: set[str] = set()
 
     def turn_off(self) -> None:
         """Look and warn no more: the caller warns about names itself, as the command line does."""
@@ -44,17 +47,23 @@ class UnservedNames:
 
     def notice(self, names: Iterable[str], instances: Callable[[], Sequence[Instance]]) -> None:
         """Log a warning for each name that no live instance runs, once a name; `instances` reads the fleet."""
-        new = {name for name in names if name not in self._settled and not self._runs_here(name)}
-        if not new or self._failed >= MOST_FAILED or len(self._settled) >= MOST_REMEMBERED:
+        new = {name for name in names if name not in self.settled}
+        if not new or self._failed >= MOST_FAILED or len(self.settled) >= MOST_REMEMBERED:
             return
+        if here := {name for name in new if self._runs_here(name)}:
+            with self._lock:
+                self.settled |= here
+            new -= here
+            if not new:
+                return
         try:
             live = [one for one in instances() if one.is_live]
         except MonqueError:
             self._failed += 1
             return  # The next enqueue of the name looks again, a few times: the user may not read the fleet.
         with self._lock:
-            new -= self._settled
-            self._settled |= new
+            new -= self.settled
+            self.settled |= new
         for name in sorted(new):
             if not may_run(name, live):
                 logger.warning("enqueued a job of %s, which %s", name, _why(name, live), extra={"job_name": name})

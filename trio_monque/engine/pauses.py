@@ -9,9 +9,9 @@ from typing import Final
 
 import trio
 
-from ..autojump import real_timeout
 from ..error_types import MonqueConnectionError, is_outage
 from ..log import logger_of
+from ..real_time import real_timeout
 from ..safe_text import text_of
 from .progress import OUTAGE_IS_OVER_AFTER
 
@@ -28,11 +28,11 @@ LONGEST_BEAT_RETRY: Final = 1.0
 a lease has only three intervals."""
 
 REAL_TIME_BUDGET: Final = 5.0
-"""Seconds of real time in one outage for which pauses hold virtual time."""
+"""Seconds of real time in one outage for which pauses freeze virtual time."""
 
 
 class Pauses:
-    """The pauses of all loops of one engine. They take real time, and hold virtual time (see `loop_time`) meanwhile.
+    """The pauses of all loops of one engine. They take real time, and freeze virtual time (see `loop_time`) meanwhile.
 
     Without the hold, an outage of a third of a second would burn hours of virtual time. But the hold has a limit: if a
     source goes on failing, virtual time must pass, or no lease and no deadline of the shutdown would ever come.

@@ -16,9 +16,9 @@ from typing import Final, Generic, TypeVar
 
 from prometheus_client import CollectorRegistry
 
-from ..call_context import is_in_event_loop
 from ..checks import check_count, check_number
 from ..client.monque import Monque
+from ..client.operation import is_in_event_loop
 from ..clock import in_time_of, virtual_time
 from ..jobs.job import JobStatus
 from ..jobs.views import QueueDepth

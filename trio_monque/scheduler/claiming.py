@@ -42,7 +42,7 @@ class JobClaims:
 
     Args:
         announce: Announces jobs to the schedulers of this trio run; None for unknown ones.
-        claimed: Called when jobs were claimed: other schedulers of this run then look for dead claims.
+        claimed: Called when jobs were claimed, if other schedulers of this run must be made to look for dead claims.
         unstarted: Ends jobs that must not start any more.
 
     Attributes:
@@ -54,7 +54,7 @@ class JobClaims:
         shared: SchedulerContext,
         beats: Beats,
         announce: Callable[[None], None],
-        claimed: Callable[[], None],
+        claimed: Callable[[], None] | None,
         unstarted: UnstartedJobs,
     ) -> None:
         self._unstarted = unstarted
@@ -146,7 +146,7 @@ class JobClaims:
         return self._granted(await self.claiming.take(lambda: self._context.with_indexes(take), stamp, 1))
 
     def _granted(self, granted: Granted[Job]) -> Granted[Job]:
-        if granted.claims:
+        if granted.claims and self._claimed is not None:
             self._claimed()
         # A suspect is claimed alone, so other due jobs may wait behind it.
         first = granted.claims[0] if granted.claims else None

@@ -15,8 +15,8 @@ from typing import Final
 import trio
 
 from .. import events
-from ..client import local_ends
 from ..client.event_delivery import EventDelivery
+from ..client.local_wakeups import WAITING, announce_ends
 from ..client.rescuer import Rescued, log_and_events_of
 from ..engine.exceptions import begin_at_handler
 from ..error_types import DocumentRefusedError, InstanceCollisionError, ScheduleEndedError
@@ -135,7 +135,7 @@ class JobReporter(Reporter[Job, JobSettlement, Rescued, SchedulerReport]):
 
     def jobs_set_aside(self, jobs: Sequence[SetAside]) -> None:
         """Report jobs on which the server refuses every claim. The store has logged them."""
-        local_ends.announce(self._namespace)
+        announce_ends(self._namespace)
         for one in jobs:
             error = DocumentRefusedError(one.reason)
             if one.job.status is JobStatus.FAILED:
@@ -148,7 +148,7 @@ class JobReporter(Reporter[Job, JobSettlement, Rescued, SchedulerReport]):
         """Report jobs that were cancelled because no run began by their `start_by`."""
         if not jobs:
             return
-        local_ends.announce(self._namespace)
+        announce_ends(self._namespace)
         for job in jobs:
             self.tally.cancelled += 1
             self.tally.ends[job.name, "cancelled"] += 1
@@ -194,7 +194,7 @@ class JobReporter(Reporter[Job, JobSettlement, Rescued, SchedulerReport]):
         self.event_delivery.emit(events.SchedulerErrorOccurred(error))
 
     def claims_rescued(self, rescued: Sequence[Rescued]) -> None:
-        local_ends.announce(self._namespace)
+        announce_ends(self._namespace)
         for event in log_and_events_of(rescued):
             self.event_delivery.emit(event)
             if isinstance(event, events.JobFailed) and isinstance(event.error, ScheduleEndedError):
@@ -215,7 +215,8 @@ class JobReporter(Reporter[Job, JobSettlement, Rescued, SchedulerReport]):
         self.event_delivery.emit(events.ChangeStreamFallback(error))
 
     def run_settled(self, settlement: JobSettlement) -> None:
-        local_ends.announce(self._namespace)
+        if WAITING:
+            announce_ends(self._namespace)
         if settlement.fate is Fate.CANCELLED:
             self.tally.cancelled += 1
             self.tally.ends[settlement.job.name, "cancelled"] += 1

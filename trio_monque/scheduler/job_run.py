@@ -19,7 +19,7 @@ from ..grace import using_grace
 from ..jobs.job import Job, log_extra
 from ..log import logger_of
 from ..store.driver.database_threads import DatabaseThreads
-from ..threads import HoldingLimiter, call_in_thread
+from ..threads import FreezingLimiter, call_in_thread
 from ..unfinished_work import unfinished_work
 from .middleware import around_async
 from .running_job import JobSurroundings, Reporting, RunCancelled, RunningJob, loop_of
@@ -74,7 +74,7 @@ def call_handler(
     worker: Worker[Any],
     running_job: RunningJob[Any],
     run: Run[Job],
-    threads: HoldingLimiter,
+    threads: FreezingLimiter,
     db_threads: DatabaseThreads,
 ) -> Awaitable[object]:
     """Call the handler. Return an awaitable of what it returns or raises, which must be awaited at once.
@@ -93,7 +93,7 @@ async def _called_with_large_data(
     worker: Worker[Any],
     running_job: RunningJob[Any],
     run: Run[Job],
-    threads: HoldingLimiter,
+    threads: FreezingLimiter,
     db_threads: DatabaseThreads,
 ) -> object:
     """Read the data in a thread first: to check 16 MB takes seconds, in which the loop would do nothing else."""
@@ -106,7 +106,7 @@ async def _called_with_large_data(
 
 
 def _called(
-    worker: Worker[Any], running_job: RunningJob[Any], run: Run[Job], threads: HoldingLimiter
+    worker: Worker[Any], running_job: RunningJob[Any], run: Run[Job], threads: FreezingLimiter
 ) -> Awaitable[object]:
     loop = loop_of(running_job)
     if worker.is_async:
@@ -117,7 +117,7 @@ def _called(
 
 
 async def _thread_in_middleware(
-    worker: Worker[Any], running_job: RunningJob[Any], run: Run[Job], threads: HoldingLimiter
+    worker: Worker[Any], running_job: RunningJob[Any], run: Run[Job], threads: FreezingLimiter
 ) -> object:
     """Run a plain handler in a thread, inside of async middleware, which is on the loop of async handlers."""
     loop = loop_of(running_job)
@@ -134,7 +134,7 @@ async def _thread_in_middleware(
 
 @trio.lowlevel.enable_ki_protection  # Middleware, which may call this, has none.
 async def _called_in_thread(
-    worker: Worker[Any], running_job: RunningJob[Any], run: Run[Job], threads: HoldingLimiter
+    worker: Worker[Any], running_job: RunningJob[Any], run: Run[Job], threads: FreezingLimiter
 ) -> object:
     """Run a plain handler in a thread. A thread cannot be cancelled: after a cancellation the run waits for
     it until the engine's hard end. The thread ends early if the handler calls `check_cancelled`.

@@ -113,7 +113,7 @@ class Presence:
     @property
     def _leave_timeout(self) -> float:
         if self._time.is_event_driven:
-            return math.inf  # A call that is on its way holds the virtual clock.
+            return math.inf  # A call that is on its way freezes the virtual clock.
         return LEAVE_TIMEOUT_IN_A_CUT if self._stop.cutting.is_set() else LEAVE_TIMEOUT
 
     async def _run(self) -> None:

@@ -10,8 +10,8 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, cast, overload
 
 from ..bridge.handler_loop import CleanupScope, HandlerLoop
-from ..call_context import async_calls
 from ..checks import check_seconds
+from ..client.operation import async_calls
 from ..engine.run import Run
 from ..engine.run_end import CancelReason
 from ..host.transaction_thread import check_limit

@@ -24,7 +24,7 @@ from ..jobs.stored_value_limits import snapshot
 from ..options_and_defaults import SchedulerConfig
 from ..payloads.problems import ValueProblem
 from ..safe_text import message_of
-from ..threads import HoldingLimiter
+from ..threads import FreezingLimiter
 from .context import SchedulerContext
 from .job_run import call_handler
 from .running_job import RunCancelled
@@ -54,7 +54,7 @@ class JobRuns:
         self._workers = shared.workers
         self._config = config = shared.config
         self._running_job = running_job
-        self._threads = HoldingLimiter(math.inf)  # The slots limit the number of threads.
+        self._threads = FreezingLimiter(math.inf)  # The slots limit the number of threads.
         self._policies = _Policies(config)
         lock_timeout = config.lock_timeout
         self._longest_hold = math.inf if lock_timeout is None else SHARE_OF_LOCK_TIMEOUT * lock_timeout

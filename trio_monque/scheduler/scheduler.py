@@ -13,7 +13,7 @@ import trio
 from ..async_with import entered_by_async_with
 from ..bridge.application_loop import Opened, opened, run
 from ..bridge.handler_loop import HandlerLoop
-from ..call_context import async_calls
+from ..client.operation import async_calls
 from ..error_types import AsyncWithError
 from ..options_and_defaults import SchedulerConfig, SchedulerOptions, scheduler_config
 from ..store.driver.types import Database

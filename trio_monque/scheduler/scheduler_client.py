@@ -13,9 +13,9 @@ from datetime import datetime
 from typing import Any, Final
 
 from ..bridge.handler_loop import HandlerLoop
-from ..call_context import async_calls
 from ..client.client_parts import ClientParts
 from ..client.monque import Monque
+from ..client.operation import async_calls
 from ..clock import VirtualTime, in_time_of
 from ..engine.contention import Contention
 from ..engine.nursery import Engine

@@ -13,6 +13,7 @@ from ..engine.nursery import Engine
 from ..engine.source import Control, Sources
 from ..host.transaction_turns import Transactions
 from ..jobs.job import Job
+from ..loop_time import loop_time
 from .claiming import JobClaims
 from .context import SchedulerContext
 from .follow_up_loop import FollowUps
@@ -60,7 +61,9 @@ def job_sources(
     beats = Beats()
     follow_ups = FollowUps(context, db_threads, shared.workers, announce)
     unstarted = UnstartedJobs(shared, control)
-    claims = JobClaims(shared, beats, announce, partial(watch_claims, namespace, control.is_idle), unstarted)
+    # In real time, schedulers look for dead claims by themselves.
+    claimed = partial(watch_claims, namespace, control.is_idle) if loop_time().is_event_driven else None
+    claims = JobClaims(shared, beats, announce, claimed, unstarted)
     runs = JobRuns(shared, running_job)
     settling = JobSettling(shared, announce, follow_ups.jobs_ended)
     transactions: Transactions[Job, JobSettlement] = Transactions(db_threads, context, control, beats)

@@ -43,12 +43,15 @@ class SkippedDocuments(Set[object]):
     Threads share it. A change concerns two dicts, so it is made under the lock. Without it, a document that is added
     while another thread discards it could stay in the second dict only: every look would leave it out, and no look
     would ask again whether it was repaired. Reads take no lock: each looks into one dict once.
+
+    Attributes:
+        entries: The documents by a key of their ids; mostly there are none.
     """
 
     def __init__(self) -> None:
         # Never held while virtual time is asked for: that may need the event loop, and the event loop the lock.
         self._lock = threading.Lock()
-        self._entries: dict[object, _Entry] = {}
+        self.entries: dict[object, _Entry] = {}
         # Under None are documents whose name is not text, or that have two names: a look for any name may meet them.
         self._by_name: dict[str | None, dict[object, object]] = {}
         self._looked_at = 0.0
@@ -57,45 +60,45 @@ class SkippedDocuments(Set[object]):
         self._unlogged = 0
 
     def __contains__(self, document_id: object) -> bool:
-        return _key(document_id) in self._entries
+        return _key(document_id) in self.entries
 
     def __iter__(self) -> Iterator[object]:
-        return iter([one.document_id for one in tuple(self._entries.values())])
+        return iter([one.document_id for one in tuple(self.entries.values())])
 
     def __len__(self) -> int:
-        return len(self._entries)
+        return len(self.entries)
 
     def of(self, name: str) -> Sequence[object]:
         """Return the documents that a look for jobs of this name may meet."""
-        if not self._entries:
+        if not self.entries:
             return ()
         return [one for each in (name, None) for one in tuple(self._by_name.get(each, {}).values())]
 
     def count(self, name: str) -> int:
         """Return how many documents a look for jobs of this name may meet."""
-        if not self._entries:
+        if not self.entries:
             return 0
         return len(self._by_name.get(name, ())) + len(self._by_name.get(None, ()))
 
     def problem_of(self, document_id: object) -> str | None:
         """Return what is wrong with the document; None if it is not known as broken."""
-        entry = self._entries.get(_key(document_id))
+        entry = self.entries.get(_key(document_id))
         return None if entry is None else entry.problem
 
     def problems(self) -> Sequence[tuple[str | None, str]]:
         """Return the name and the problem of each document. In any thread."""
-        return [(entry.name, entry.problem) for entry in tuple(self._entries.values())]
+        return [(entry.name, entry.problem) for entry in tuple(self.entries.values())]
 
     def add(self, document_id: object, problem: str = "", name: str | None = None) -> bool:
         """Add a document; return whether to log it: it is new, or something else is wrong, and few others are new."""
         key, now = _key(document_id), steady_moment()
         with self._lock:
-            known = self._entries.get(key)
-            if known is None and not self._entries:
+            known = self.entries.get(key)
+            if known is None and not self.entries:
                 self._looked_at = now
-            if known is not None or len(self._entries) < MOST_REMEMBERED:
+            if known is not None or len(self.entries) < MOST_REMEMBERED:
                 self._discard(key)
-                self._entries[key] = _Entry(document_id, problem[:LONGEST_PROBLEM], name)
+                self.entries[key] = _Entry(document_id, problem[:LONGEST_PROBLEM], name)
                 self._by_name.setdefault(name, {})[key] = document_id
             return (known is None or known.problem != problem[:LONGEST_PROBLEM]) and self._may_log(now)
 
@@ -120,7 +123,7 @@ class SkippedDocuments(Set[object]):
             self._discard(key)
 
     def _discard(self, key: object) -> None:
-        entry = self._entries.pop(key, None)
+        entry = self.entries.pop(key, None)
         if entry is not None:
             self._by_name.get(entry.name, {}).pop(key, None)
 
@@ -128,23 +131,23 @@ class SkippedDocuments(Set[object]):
         """Forget the documents of a name. The looks meet those that are still broken again."""
         with self._lock:
             for key in self._by_name.pop(name, {}):
-                self._entries.pop(key, None)
+                self.entries.pop(key, None)
 
     def is_old(self) -> bool:
         """Return whether it is time to look at the documents again."""
         # The absolute difference: another run, whose virtual clock was ahead, may have used this client before.
-        return bool(self._entries) and abs(steady_moment() - self._looked_at) >= LOOK_AGAIN_AFTER
+        return bool(self.entries) and abs(steady_moment() - self._looked_at) >= LOOK_AGAIN_AFTER
 
     def to_look_at(self, most: int) -> list[object]:
         """Return the documents that were looked at longest ago; they count as looked at now."""
         now = steady_moment()
         with self._lock:
             self._looked_at = now
-            found = tuple(self._entries)[:most]
+            found = tuple(self.entries)[:most]
             for key in found:
                 # Put back as the last one: the dict is in the order of the looks.
-                self._entries[key] = self._entries.pop(key)
-            return [self._entries[key].document_id for key in found]
+                self.entries[key] = self.entries.pop(key)
+            return [self.entries[key].document_id for key in found]
 
     def look_again_at_once(self) -> None:
         """Let the next look at documents follow without a pause: some of the last ones were repaired."""

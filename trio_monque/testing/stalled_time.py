@@ -11,7 +11,7 @@ from typing import Final
 import trio
 
 from ..clock import is_run_virtual
-from ..threads import do_threads_take_turns
+from ..thread_turns import do_threads_take_turns
 
 STALLED_AFTER: Final = 30.0
 """Real seconds. All that happens at one instant is normally over by then."""

@@ -13,9 +13,9 @@ import trio
 import trio.testing
 from trio.testing import MockClock
 
-from ..autojump import clock_hold
 from ..error_types import MonqueError
-from ..threads import calling_back, take_turns
+from ..thread_turns import take_turns
+from ..threads import calling_back, clock_freeze
 from .virtual_time import start_virtual_time
 
 FIRST_MOMENT: Final = datetime(2030, 1, 1, tzinfo=UTC)
@@ -68,15 +68,15 @@ class _HoldsForThreads(trio.abc.Instrument):
     """
 
     def __init__(self) -> None:
-        self._hold = clock_hold()
+        self._freeze = clock_freeze()
         self._holding = False
 
     def after_task_step(self, task: trio.lowlevel.Task) -> None:
         working = trio.testing.active_thread_count() > calling_back()
         if working and not self._holding:
-            self._hold.acquire()
+            self._freeze.freeze()
         elif self._holding and not working:
-            self._hold.release()
+            self._freeze.thaw()
         self._holding = working
 
 

@@ -10,13 +10,13 @@ from weakref import WeakKeyDictionary
 import trio
 import trio.testing
 
-from ..autojump import clock_hold
 from ..checks import check_seconds
 from ..client.local_wakeups import LocalScheduler, local_schedulers, wake_all_schedulers
 from ..clock import begin_virtual_time, skipped_time, virtual_time, wall_clock
 from ..error_types import InvalidOptionError, MonqueError
 from ..scheduler.events_and_report import SchedulerReport
 from ..scheduler.scheduler import Scheduler
+from ..threads import clock_freeze
 from .stalled_time import raising_on_stall
 
 LONGEST_DRAIN = 86400.0
@@ -60,12 +60,12 @@ async def quiesce() -> None:
 
 
 async def _quiesce() -> None:
-    hold = clock_hold()
+    freeze = clock_freeze()
     while True:
         await trio.testing.wait_all_tasks_blocked()
-        if not hold.holders:
+        if not freeze.freezing:
             return
-        await hold.wait_free()
+        await freeze.wait_thawed()
 
 
 async def advance(seconds: float) -> None:
@@ -86,7 +86,7 @@ async def advance(seconds: float) -> None:
         )
     with raising_on_stall(f"advance {seconds:g} s"):
         await _settle_down()
-        with clock_hold().jumping():
+        with clock_freeze().jumping():
             await trio.sleep(seconds)
             await _quiesce()
 
@@ -123,7 +123,7 @@ async def _drained(scheduler: Scheduler, until: datetime | None, within: float) 
     if left is not None and virtual_time() is not None:
         await advance(left)
         until = None
-    with raising_on_stall("drain"), clock_hold().jumping(), trio.move_on_after(within) as limit:
+    with raising_on_stall("drain"), clock_freeze().jumping(), trio.move_on_after(within) as limit:
         await _drain(scheduler)
         if until is not None:
             await _skip_to(until, scheduler)

@@ -23,14 +23,13 @@ import trio
 from pymongo import errors as driver
 from pymongo.read_concern import ReadConcern
 
-from trio_monque.autojump import clock_hold
 from trio_monque.client import rescuer
 from trio_monque.client.local_wakeups import wake_all_schedulers
 from trio_monque.engine import pauses
 from trio_monque.loops import post_to_runs
 from trio_monque.store.driver import commands, database_threads
 from trio_monque.store.job_collection import JobCollection
-from trio_monque.threads import HoldingLimiter, Limiter, call_in_thread
+from trio_monque.threads import FreezingLimiter, Limiter, call_in_thread, clock_freeze
 
 from .plan import Outage, Plan
 
@@ -105,7 +104,7 @@ class Network:
         self._under_way = 0
         self._works = True
         self._clock = trio.lowlevel.current_clock()
-        self._limiter = HoldingLimiter(float("inf"))
+        self._limiter = FreezingLimiter(float("inf"))
 
     @property
     def befell(self) -> Counter[str]:
@@ -168,11 +167,11 @@ class Network:
     async def _take_time(self, seconds: float) -> None:
         """Virtual time passes, which a call holds otherwise."""
         if seconds:
-            clock_hold().release()
+            clock_freeze().thaw()
             try:
                 await trio.sleep(seconds)
             finally:
-                clock_hold().acquire()
+                clock_freeze().freeze()
 
     def _drawn(self) -> Trouble:
         chance = self._chance

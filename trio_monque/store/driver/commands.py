@@ -58,6 +58,18 @@ class HasTimeout(Protocol):
     def operation_timeout(self) -> float: ...
 
 
+class Reaching(HasTimeout, Protocol):
+    """A handle by which to reach a server."""
+
+    @property
+    def collection(self) -> Collection: ...
+
+
+def known_primary(reaching: Reaching) -> tuple[str, int] | None:
+    """Return the member that the driver takes for the primary; None without a replica set. Sends no command."""
+    return reaching.collection.database.client.primary
+
+
 HandleT = TypeVar("HandleT", bound=HasTimeout)
 
 

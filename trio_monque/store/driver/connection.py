@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any
 
 import pymongo
 from pymongo import MongoClient
@@ -18,7 +18,7 @@ from ...error_types import InvalidDatabaseError, InvalidOptionError, MonqueConne
 from ...log import logger_of
 from ...safe_text import one_line, uri_without_secrets, without_secrets_of
 from ..codec import OWN_OPTIONS
-from .commands import command
+from .commands import Reaching, command
 from .driver_errors import translated
 from .types import Collection, Database
 
@@ -32,16 +32,6 @@ GOOD_ROUND_TRIP = 0.005
 
 # The number of samples at most; the fastest counts.
 SAMPLES = 3
-
-
-class Reaching(Protocol):
-    """A handle by which to reach a server."""
-
-    @property
-    def collection(self) -> Collection: ...
-
-    @property
-    def operation_timeout(self) -> float: ...
 
 
 def check_database(database: object) -> Database:
@@ -116,11 +106,6 @@ def measure_clock_offset(reaching: Reaching) -> float | None:
         if took <= GOOD_ROUND_TRIP or took > LONGEST_ROUND_TRIP:
             break
     return offset
-
-
-def known_primary(reaching: Reaching) -> tuple[str, int] | None:
-    """Return the member that the driver takes for the primary; None without a replica set. Sends no command."""
-    return reaching.collection.database.client.primary
 
 
 @contextmanager

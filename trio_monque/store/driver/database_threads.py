@@ -23,8 +23,8 @@ import anyio.lowlevel
 import trio
 
 from ...error_types import MonqueConnectionError
-from ...grace import Grace, GraceOwner, grace_of_task, grace_owner_of_context
-from ...threads import HoldingLimiter, Limiter, call_in_thread, starting_thread, work_unawaited
+from ...grace import OWNERS, Grace, GraceOwner, grace_of_task, grace_owner_of_context
+from ...threads import FreezingLimiter, Limiter, call_in_thread, starting_thread, work_unawaited
 
 T = TypeVar("T")
 
@@ -80,10 +80,16 @@ class DatabaseThreads:
         if abandon_on_cancel:
             return await call_in_thread(function, limiter=limiter, abandon_on_cancel=True)
         # Wait for the thread although cancelled, within the grace of the calling run, or else of these threads.
-        grace = grace_of_task() or self.grace
+        grace = (grace_of_task() if OWNERS else None) or self.grace
         sent = _Sent(limiter, grace)
-        with grace.waiting(sent.scope), sent.scope:
-            return await call_in_thread(function, limiter=sent, abandon_on_cancel=True)
+        # As `Grace.waiting` and `Grace.shield` do, without their calls: every call of a client passes here.
+        sent.scope.deadline = grace.until
+        grace.scopes[sent.scope] = None
+        try:
+            with sent.scope:
+                return await call_in_thread(function, limiter=sent, abandon_on_cancel=True)
+        finally:
+            del grace.scopes[sent.scope]
         await trio.lowlevel.checkpoint_if_cancelled()
         raise _ended_first(unknown_outcome=sent.is_sent)
 
@@ -105,7 +111,7 @@ class DatabaseThreads:
     def _trio_limiter(self, channel: Channel) -> Limiter:
         limiter = self._limiters[channel].get(None)
         if limiter is None:
-            made = trio.CapacityLimiter if channel is Channel.WATCH else HoldingLimiter
+            made = trio.CapacityLimiter if channel is Channel.WATCH else FreezingLimiter
             limiter = made(channel.value)
             self._limiters[channel].set(limiter)
         return cast("Limiter", limiter)
@@ -181,7 +187,7 @@ class _Sent:
     async def acquire_on_behalf_of(self, borrower: object) -> None:
         await self._limiter.acquire_on_behalf_of(borrower)
         self.is_sent = True
-        self._grace.shield(self.scope)
+        self.scope.shield = not self._grace.is_over
 
     def release_on_behalf_of(self, borrower: object) -> None:
         self._limiter.release_on_behalf_of(borrower)

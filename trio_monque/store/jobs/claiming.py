@@ -237,7 +237,7 @@ def take_one(
 
     It does not take suspects. A document that is not a job is released, and the next look reports it.
     """
-    if job_id in jobs.elsewhere:
+    if jobs.elsewhere.entries and job_id in jobs.elsewhere:
         return TakenJobs([])  # This instance released it a moment ago, because it cannot run it. Another one may.
     # Without a look there are no pins. The attempts stand in for them: if another instance has claimed the job
     # meanwhile, it has one attempt more.
