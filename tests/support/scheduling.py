@@ -12,7 +12,7 @@ from xdist.scheduler import LoadScopeScheduling
 
 LOAD: Final = "what gives the machine all that it can do"
 
-_UNDER_LOAD: Final = ("tests/faults/", "tests/scheduler/test_contention.py")
+_UNDER_LOAD: Final = ("tests/faults/", "tests/scheduler/claiming/test_contention.py")
 _BUT: Final = "tests/faults/test_seeded_schedules.py"
 """Each is one process in virtual time."""
 

@@ -1,6 +1,6 @@
 """A process that packs and ships one job, and kills itself before one of the writes from the end of the first one on.
 
-    python -m tests.scheduler.follow_ups_process URI DATABASE WRITE
+    python -m tests.scheduler.ends.follow_ups_process URI DATABASE WRITE
 
 WRITE is the number of that write; 0 for none. Then it enqueues nothing, and ends when all that is there is shipped.
 """

@@ -175,7 +175,7 @@ async def test_lost_answer_makes_no_second_follow_up(
 def test_exactly_one_follow_up_of_a_process_that_is_killed_before_a_write(
     mongod: EmbeddedServer, db: Database, jobs: Collection, write: int
 ) -> None:
-    program = [sys.executable, "-m", "tests.scheduler.follow_ups_process", mongod.uri, db.name]
+    program = [sys.executable, "-m", "tests.scheduler.ends.follow_ups_process", mongod.uri, db.name]
     killed = subprocess.run([*program, str(write)], cwd=ROOT, check=False)
     # Five writes: the end, the insert, the choice, the release, and the removal of the mark.
     assert killed.returncode == -signal.SIGKILL
