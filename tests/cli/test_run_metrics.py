@@ -101,7 +101,7 @@ def test_metrics_of_all_processes_are_at_the_address_of_their_health(folder: Pat
         probe = Probe(parent)
         of_all = json.loads(probe.wait_for("/healthz", 200))["processes"]
         assert [(one["number"], one["healthy"]) for one in of_all] == [(1, True), (2, True)]
-        wait_until(lambda: total(probe, "trio_monque_runs_total", outcome="completed") == 4, "4 runs count", pause=0.1)
+        wait_until(lambda: total(probe, "trio_monque_runs_total", verdict="completed") == 4, "4 runs count", pause=0.1)
         found = scraped(probe)
         assert sorted(labels["worker_process"] for labels, _ in found["trio_monque_healthy"]) == ["1", "2"]
         assert found["mine_total"] == [({"worker_process": one}, 7) for one in ("1", "2")]
@@ -120,7 +120,7 @@ def test_metrics_of_one_process(folder: Path, uri: str, db: Database, loop: str)
     with run_process(folder, "counting:workers", *options) as worker:
         probe = Probe(worker)
         wait_until(
-            lambda: total(probe, "trio_monque_runs_total", outcome="completed") == 1, "the run counts", pause=0.1
+            lambda: total(probe, "trio_monque_runs_total", verdict="completed") == 1, "the run counts", pause=0.1
         )
         assert total(probe, "trio_monque_jobs", name="count") == 1
         assert scraped(probe)["mine_total"] == [({}, 7)]

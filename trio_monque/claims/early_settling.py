@@ -46,8 +46,11 @@ class EarlySettling:
         self, run: Run[HeldDocument], function: Callable[[ClientSession], R], update: EncodedUpdate | None
     ) -> R:
         """Commit the writes of the function and the end of the claim together; see `Claim.transaction`."""
+        # The update is encoded before the function runs: an update that cannot be written must not cost its work.
         transaction = DocumentTransaction(run, update, self._locked, self._heartbeat_interval)
         value = await transaction.commit(self._transactions, function)
+        # Only after the commit: a document that the filter still matches would otherwise be given out again beside its
+        # own transaction.
         self._reclaim_guard.finished([run.claim])
         return value
 

@@ -66,6 +66,7 @@ class DocumentTransaction:
     # --- In the thread of the transaction ---
 
     def hold(self, beat: datetime, session: ClientSession) -> None:
+        # The moment that is written must be known on the run before it is written: the fence of the next write has it.
         until = self._renewing(beat)
         document_transactions.hold(self._locked, self._held.id, until, self._held.cycle.fence, session)
 
@@ -74,6 +75,8 @@ class DocumentTransaction:
         return document_transactions.write_end(self._locked, ending, session)
 
     def find_out(self, beat: datetime) -> FoundCommit:
+        # A renewal first, under the fence: if it matches, the end in the transaction was not applied, and conflicts
+        # from now on.
         until, held = self._renewing(beat), self._held
         return document_transactions.find_out(self._locked, held.id, until, held.cycle.fence, self._is_sure)
 

@@ -37,6 +37,7 @@ class LeaseTerms:
     _until_cancelled: float = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        # For monotonic clocks of different speed, see above. Only here: all other moments follow from these two.
         margin = self.heartbeat_interval / 6
         cleaned_up = LEASE_IN_BEATS * self.heartbeat_interval - margin
         object.__setattr__(self, "_until_cleaned_up", cleaned_up)

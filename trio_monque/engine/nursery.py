@@ -163,6 +163,7 @@ class Engine(Generic[ClaimT, SettlementT, BatchT, SeenT, RescuedT]):
 
     def die(self) -> None:
         """Ends everything at once, as a kill would: nothing is settled or given back. For tests."""
+        # Everything that waits is cut loose before the box is cancelled: a wait for a thread is shielded from that.
         self.stop.cut("it was killed")
         self._runner.abandon_all()
         self.reaper.end_grace()
@@ -216,6 +217,8 @@ class Engine(Generic[ClaimT, SettlementT, BatchT, SeenT, RescuedT]):
         self, run: Run[ClaimT], write: Callable[[], Awaitable[tuple[SettlementT, bool | None]]]
     ) -> bool | None:
         """Settles the claim of a run by a write of the source's own; see `Control.settle_by`."""
+        # In this order: no renewal begins any more, those under way are answered, and one last renewal gives the write
+        # a whole lease. A renewal beside the transaction would conflict with it, each time.
         with self._heartbeat.without_renewals(run):
             await self._heartbeat.wait_answered(run)
             await self._heartbeat.renew_alone(run)
@@ -243,6 +246,7 @@ class Engine(Generic[ClaimT, SettlementT, BatchT, SeenT, RescuedT]):
 
     def is_idle(self) -> bool:
         """Whether no claim is held, and none is orphaned."""
+        # An orphaned claim may still be ours in the database: others must go on watching it.
         return not (self._runner.held or self.sources.orphans.has_orphaned_claims())
 
     def post(self, function: Callable[[], object]) -> None:
@@ -309,6 +313,9 @@ class Engine(Generic[ClaimT, SettlementT, BatchT, SeenT, RescuedT]):
             beats = watch(
                 self._heartbeat.progress, stuck_after=self._limits.heartbeat_interval, other_complaint=unrenewed
             )
+            # These outlive the intake and the runs: until the last settlement is written, claims must be renewed and
+            # ends written. The order of the nurseries is the order of the end: the intake ends first, then the runs,
+            # then these.
             services.start_soon(guard, self.stop, self._settler.run, watch(self._settler.progress))
             services.start_soon(guard, self.stop, self._heartbeat.run, beats)
             services.start_soon(guard, self.stop, self._releaser.run, watch(self._releaser.progress))

@@ -152,6 +152,7 @@ class Run(Generic[ClaimT]):
         self.is_settling_early = False
         self.has_begun = False
         self.has_broken_engine = False
+        # The clocks of the limits are all trio's: no wall clock decides about a run.
         self._start_limit = traits.start_limit
         self._is_past_lease_deadline = False
         self._terms = terms
@@ -170,6 +171,7 @@ class Run(Generic[ClaimT]):
         self._renewal_limit = traits.renewal_limit
         self.claimed_at = self._sent = sent
         self._lease_deadline = terms.lease_deadline(sent)
+        # One number for all deadlines: trio's scope has one, and `reason_at` compares with it first.
         self._ends_at = min(self.deadline, self._lease_deadline)
         self._cleanups_end = math.inf
         self.scope = trio.CancelScope(deadline=self._ends_at)
@@ -192,6 +194,7 @@ class Run(Generic[ClaimT]):
 
     def abandon_threads(self) -> None:
         """Ends the waits for its threads: those under way, and those to come."""
+        # Before the scopes: a wait that begins in between finds the flag, and ends at once.
         self._awaits_no_thread = True
         for scope in self._shielded_waits:
             scope.cancel(reason="the scheduler's hard end")
@@ -251,6 +254,7 @@ class Run(Generic[ClaimT]):
         now = self._clock.current_time()
         if self.reason_at(now) is not None or self.is_too_late_at(now):
             return False
+        # In the thread that calls the handler, with nothing in between: from here on the end of the run counts.
         self.has_begun = True
         return True
 
@@ -361,6 +365,7 @@ class Run(Generic[ClaimT]):
 
     def cancel(self, reason: CancelReason) -> None:
         """Cancels the run, at its next checkpoint; a stronger reason replaces a weaker one."""
+        # A user's request outranks a shutdown: the job must end as cancelled, and not be released to run again.
         current = self.reason_except_lost
         if current is None or PRECEDENCE.index(reason) > PRECEDENCE.index(current):
             self._reason = reason
@@ -368,6 +373,7 @@ class Run(Generic[ClaimT]):
 
     def lose(self) -> None:
         """Its claim is gone: cancels the run, and nothing of it may be written."""
+        # First: `_cancel` reads the reason, and nothing of this run may be written from now on.
         self.is_gone = True
         self._cancel()
 

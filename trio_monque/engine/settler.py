@@ -106,6 +106,8 @@ class Settler(Generic[SettlementT, BatchT]):
         try:
             while True:
                 await self._arrived.wait()
+                # No timer: what arrived while the last batch was written is the next one. Under load the batches grow,
+                # and a settlement that comes alone does not wait.
                 batch, self._waiting = self._waiting[:MOST_IN_A_BATCH], self._waiting[MOST_IN_A_BATCH:]
                 if not self._waiting:
                     self._arrived = trio.Event()

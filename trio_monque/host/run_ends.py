@@ -34,6 +34,8 @@ def failure_of(
     if end.reason is CancelReason.LOST:
         # Another instance may have the item now: an error of this run's clean-up must not count as a failed attempt.
         return None
+    # What is raised after a cancellation is mostly the cancellation itself, in the words of the handler: it is taken
+    # out. What is left, such as a bug in a clean-up, counts.
     error = None if end.error is None else as_raised(end.error)
     if error is not None and end.reason is not None:
         error = without_echo(error)

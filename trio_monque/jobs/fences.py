@@ -88,6 +88,8 @@ def _has_token(job: Job, behind_the_prefix: str) -> bool:
     claim = job.claim
     if claim is None or claim.by is None or claim.since is None or claim.token is None:
         return False
+    # Node keeps a token that it does not know, when it claims the job. So the token alone proves nothing: owner and
+    # lock time must be those that it was made for.
     return claim.token.startswith(_token_prefix(claim.by, claim.since) + behind_the_prefix)
 
 
@@ -130,6 +132,7 @@ it, and have claimed the same job again."""
 
 
 def claim_id(job: Job) -> ClaimId:
+    # Without a claim there is no token, and nothing in the database matches this id under a fence.
     return job.id, None if job.claim is None else job.claim.token
 
 
@@ -140,6 +143,8 @@ def fence(job: Job) -> dict[str, Any]:
 
 def cycle_fence(job: Job) -> dict[str, Any]:
     """The fence of every job of the same claim cycle. The caller adds the ids."""
+    # All four: the token alone would be enough between instances of ours, but Node writes owner and lock time and
+    # leaves the token.
     claim = job.claim or NO_CLAIM
     return {
         "status": JobStatus.PROCESSING,

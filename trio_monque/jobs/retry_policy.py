@@ -61,6 +61,7 @@ def judged(error: BaseException, policy: RetryPolicy) -> Outcome:
     # A handler's own nursery wraps what is raised inside it, so a Retry may arrive in a group, next to errors.
     leaves = leaves_of(error)
     errors = [leaf for leaf in leaves if not is_a(leaf, (Retry, Snooze))]
+    # Discard first: it is the one explicit word against any further attempt, and a sibling's error must not outvote it.
     for leaf in errors:
         if is_a(leaf, (Discard, *policy.discard_on)):
             return Discarded(leaf)
@@ -96,6 +97,7 @@ def decide(job: Job, outcome: Outcome, now: datetime, policy: RetryPolicy) -> Tr
         case CutShort(has_begun):
             return transitions.release(job, now, has_begun=has_begun)
         case Succeeded(result) if job.schedule is None:
+            # A call has left newer data: the result is stored, and the same job runs once more with them.
             if job.again is not None:
                 return transitions.run_again(job, now, result=result)
             return transitions.complete(job, now, result)
@@ -116,6 +118,8 @@ def _after_failure(
     max_attempts = policy.max_attempts if job.limits.max_attempts is None else job.limits.max_attempts
     if failures >= max_attempts:  # With `max_attempts` 0 or 1, the first failure is the last.
         return _give_up(job, now, error, policy.error_text)
+    # In whole milliseconds, as the database stores it: otherwise the copy that is reported would differ from the
+    # document.
     delay = policy.delay(failures, error) if after is None else max(SHORTEST, after)
     following = now + timedelta(milliseconds=round(delay * 1000))
     return transitions.retry(job, now, failure_of(error, job, now, policy.error_text), following)
@@ -130,6 +134,7 @@ def _give_up(job: Job, now: datetime, error: BaseException, kept: ErrorText) -> 
 
 def failed_for_good(job: Job, now: datetime, failure: Failure) -> Transition:
     """The transition after the last failure of the data that the job has: newer ones may have been left in it."""
+    # The newer data have not failed: they get all their attempts.
     if job.again is not None and job.schedule is None:
         return transitions.run_again(job, now, failure)
     return transitions.fail(job, now, failure)
@@ -186,6 +191,7 @@ def left_to_others(job: Job, now: datetime) -> Transition:
 
     Only after the schedule was given that zone during the run: a job whose zone is unknown is not claimed.
     """
+    # A snooze counts no failure and keeps the checkpoint: this machine is at fault, and not the job.
     return transitions.snooze(job, now, now + LEFT_FOR)
 
 

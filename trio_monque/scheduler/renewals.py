@@ -24,12 +24,16 @@ class JobRenewals:
         self._beats = beats
 
     async def renew(self, claims: Sequence[Job]) -> Sequence[ClaimState]:
+        # Through the channel of renewals, so that no command of a handler is before it. Abandoned by a cancelled
+        # caller: a renewal that is applied late only prolongs what the next one renews anyway.
         found = await self._db_threads.call(
             partial(leases.renew, self._leased, claims, self._beats.next(self._clock.now())),
             channel=Channel.RENEWALS,
             abandon_on_cancel=True,
         )
         return [
+            # The order matters. A lost claim is not renewed either, and its run must end at once. A refused renewal
+            # says nothing about requests to cancel: those are found by the next one.
             ClaimState.LOST
             if claim_id(claim) in found.lost
             else ClaimState.NOT_RENEWED

@@ -70,8 +70,11 @@ class JobRescues:
 
     def _look(self, ours: Set[ClaimId]) -> tuple[Sequence[Sighting[Job]], Job | None]:
         """Runs in a database thread: for thousands of claims, even this would block the event loop."""
+        # The clock is asked after the answer: an observer counts a lease from after the answer that first showed a claim.
         found = self._rescuer.look()
         now = self._context.now()
+        # By id and token: this instance may have lost a claim without knowing it, and then the claim of the other
+        # instance on the same job must be observed.
         sightings = [self._rescuer.sighting(job, now) for job in found if claim_id(job) not in ours]
         under_our_id = (job for job in found if (job.claim or NO_CLAIM).by == self._id)
         return sightings, next((job for job in under_our_id if is_of_a_stranger(job, now)), None)
@@ -90,6 +93,7 @@ class JobRescues:
             # receipt by which the next attempt recognises its own change.
             self._report(self._announced(batch))
             raise
+        # Only now: an error above keeps the batch, and the next call sends the same statements.
         self._unanswered = None
         rescued = self._announced(batch)
         self._jobs_ended([one.after for one in rescued if owes(one.after)])

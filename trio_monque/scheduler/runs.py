@@ -56,6 +56,8 @@ class JobRuns:
         self._running_job = running_job
         self._threads = FreezingLimiter(math.inf)  # The slots limit the number of threads.
         self._policies = _Policies(config)
+        # Only with Node on the same collection: it takes a job away by the age of its lock, however alive its holder
+        # is.
         lock_timeout = config.lock_timeout
         self._longest_hold = math.inf if lock_timeout is None else SHARE_OF_LOCK_TIMEOUT * lock_timeout
         self._longest_run = self._longest_hold - config.cleanup_timeout
@@ -86,6 +88,7 @@ class JobRuns:
         worker = self._workers.by_name.get(claim.name)
         assert worker is not None, ALWAYS_THERE
         settings, policy = worker.settings, self._policies.policy_of(worker)
+        # No attempt is counted: the handler was not called, and another instance may be able to call it.
         if not end.has_begun and (lack := _lack_of_module(end.error)) is not None:
             # Its payload needs what is not installed here. Another instance may have it.
             self._jobs.leave_to_others(claim, lack)
@@ -93,6 +96,7 @@ class JobRuns:
         if end.reason is CancelReason.LOST or self._missed_leases.in_a_row:
             most = self._config.max_rescues if claim.limits.max_rescues is None else claim.limits.max_rescues
             end = self._missed_leases.counted(claim.id, end, most)
+        # Everything that may run code of the user is in here: a subclass of an exception, a result that encodes itself.
         try:
             outcome = _outcome_of(end, self._time_limit(claim, worker), policy, store_result=settings.store_result)
             if isinstance(outcome, Succeeded) and settings.store_result:

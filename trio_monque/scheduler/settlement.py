@@ -93,6 +93,7 @@ def _decided(settlement: JobSettlement, now: datetime) -> Transition:
         return decide(job, outcome, now, settlement.policy)
     except UnknownTimeZoneError as error:
         logger.warning("job %s is left to another instance: %s", job, error, extra=log_extra(job))
+        # The outcome changes too: what is reported must be what is written.
         settlement.outcome = CutShort()
         return left_to_others(job, now)
     except ScheduleEndedError as ended:
@@ -107,6 +108,8 @@ def is_pending_again(settlement: JobSettlement) -> bool:
 
 def needs_follow_up(settlement: JobSettlement) -> bool:
     """Return whether this settlement left a follow-up to enqueue."""
+    # The claim has written the mark, and this end has left it: only an end that stays, and that was written by us,
+    # owes.
     is_marked = isinstance(settlement.job.follow_up, FollowUpOwed) and settlement.fate is Fate.WRITTEN
     return is_marked and settlement.transition is not None and settlement.transition.set.get("status") in OWING
 
@@ -119,5 +122,7 @@ def settled(settlement: JobSettlement) -> Job:
     if settlement.fate is Fate.CANCELLED and transition.otherwise is not None:
         transition = transition.otherwise
     # The statement writes its receipt in addition to the transition.
+    # Computed and not read: the guard held, so the document is exactly this. A read would cost a round trip for each
+    # end.
     left = applied(settlement.job, transition)
     return made_of({**vars(left), "internals": replace(left.internals, receipt=settlement.receipt)})

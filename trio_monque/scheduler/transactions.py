@@ -84,10 +84,14 @@ class JobTransaction:
         job_transactions.hold(self._context.jobs, self._run.claim, beat, session)
 
     def write(self, value: Any, session: ClientSession) -> bool:
+        # Decided anew in each attempt: the function has returned another value, and the schedule may have been read
+        # again.
         settlement = self._settlement = self._runs.success(self._run, value)
         settlement.job = self._updated or settlement.job
         settlement.receipt = self._receipt
         now: datetime = self._context.clock.now()
+        # Unlike an ordinary completion, this one asks that no cancellation was requested: the work is not done before
+        # it is committed, so no request comes too late.
         transition = transitions.unless_cancelled(settlement.job, now, decided(settlement, now))
         settlement.transition = transition
         return job_transactions.write_end(self._context.jobs, transition, self._receipt, session)
@@ -105,11 +109,14 @@ class JobTransaction:
             )
         settlement.fate = await self._fate(fate)
         if settlement.fate is Fate.CANCELLED:
+            # The request was met by the guard, and nothing of the function was committed: the run ends as a cancelled
+            # one, and its end carries the request out.
             run.cancel(CancelReason.USER)
             await raise_cancellation(run)
             raise cut_short(self.item)
         if settlement.fate is Fate.JOB_CHANGED:
             self._rounds += 1
+            # Bounded: a job that changes in every round would keep its run, and a slot, for ever.
             if self._rounds == MOST_ROUNDS:
                 raise MonqueError(f"the transaction of {self.item} was not committed: the job kept changing")
             await bring_up_to_date(settlement, self._context, self._db_threads)
@@ -120,6 +127,7 @@ class JobTransaction:
     async def _fate(self, fate: CommitFate) -> Fate:
         if fate is not CommitFate.UNMATCHED:
             return Fate.WRITTEN if fate is CommitFate.COMMITTED else Fate.LOST
+        # Outside of the transaction, which is aborted: only a new read shows which condition did not hold.
         transition = self._decided().transition
         assert transition is not None, "it matched nothing, so it was sent"
         read_fate = partial(job_transactions.read_fate, self._context.jobs, self._run.claim, transition, self._receipt)

@@ -101,6 +101,7 @@ def _attempts(
 ) -> EndedTransaction[R]:
     attempts = 0
     while True:
+        # Asked before each attempt: a run that was cancelled during the pause begins no further one.
         if not terms.begin(session):
             return EndedTransaction(CommitFate.GIVEN_UP, cast("R", None))
         try:
@@ -131,9 +132,12 @@ def _attempt(
         with pymongo.timeout(_time_of_attempt(terms)):
             if holds:
                 end.hold(terms.beat(), session)
+            # The effects come first, and the end last: the end locks the document until the commit, and requests to
+            # cancel wait for it.
             value = _called(function, session)
             fate = _write_end(end, value, session) if terms.may_end() else CommitFate.GIVEN_UP
     except BaseException as error:
+        # First of all: an open transaction keeps its locks on the server, for a minute if nothing ends it.
         _abort(session)
         if isinstance(error, driver.PyMongoError):
             # Before the label: an abort at the limit (`end_on_server`) looks like a conflict.
@@ -147,6 +151,8 @@ def _attempt(
         raise
     if fate is not CommitFate.COMMITTED:
         _abort(session)
+    # No acknowledgement: the commit may have been applied, or be applied later. Neither a success nor a failure may be
+    # reported before that is known.
     elif not _commit(session, _time_of_attempt(terms)):
         fate = _settle_doubt(end, session, terms)
     return EndedTransaction(fate, value)
@@ -236,10 +242,14 @@ def _settle_doubt(end: ClaimSettlement[R], session: ClientSession, terms: Transa
         try:
             found = end.find_out(terms.beat())
         except MonqueConnectionError as error:
+            # The doubt is not settled by time: as long as the document was not asked, a second attempt could write the
+            # effects twice.
             last = error
             terms.pause(min(LONGEST_PAUSE, 0.05 * 2**question))
             continue
         if found is FoundCommit.NOT_COMMITTED:
+            # The renewal that found this out conflicts with the commit: it can no longer succeed, and all may be done
+            # again.
             raise _Again
         return CommitFate.COMMITTED if found is FoundCommit.COMMITTED else CommitFate.UNKNOWN
     raise MonqueConnectionError(

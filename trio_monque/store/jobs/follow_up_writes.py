@@ -70,6 +70,8 @@ def choose(jobs: JobCollection, follow_ups: Mapping[ObjectId, Job], parents: Seq
 
     To be sent once: after a lost answer, another look finds out what became of it.
     """
+    # The race: two instances have each inserted a follow-up of the same job. The first write that replaces the mark
+    # decides; the other one matches nothing, and its follow-up is deleted.
     each = [UpdateOne(_owing_as_read(one), {"$set": {_MARK: follow_ups[one.id].id}}, hint=BY_ID) for one in parents]
     with causal_session(jobs.collection) as session:
         if bulk_write(jobs.collection, each, "choose follow-ups", session).matched == len(each):
@@ -99,6 +101,8 @@ Chosen = Mapping[ObjectId, tuple[ObjectId, Any]]
 @command("release follow-ups")
 def release(jobs: JobCollection, chosen: Chosen) -> Chosen:
     """Release chosen follow-ups; return those for which `clear` comes next. May be sent again."""
+    # Still parked: sent again after a lost answer, it matches nothing, and a follow-up that runs already is not put
+    # back.
     released = [
         UpdateOne({"_id": one, **_PARKED}, {"$set": {_DUE: due}, "$unset": {_MARK: ""}}, hint=BY_ID)
         for one, due in chosen.values()
@@ -111,6 +115,8 @@ def release(jobs: JobCollection, chosen: Chosen) -> Chosen:
 def clear(jobs: JobCollection, released: Chosen) -> None:
     """Remove the marks of jobs whose follow-ups are released: until then, the mark shows which one was chosen."""
     each = [
+        # By the id of the follow-up that was released: a later end of the parent may owe another one, whose mark must
+        # stay.
         UpdateOne({"_id": parent, _MARK: one}, {"$unset": {_MARK: ""}}, hint=BY_ID)
         for parent, (one, _) in released.items()
     ]
@@ -121,6 +127,7 @@ def clear(jobs: JobCollection, released: Chosen) -> None:
 def delete_held(jobs: JobCollection, ids: Sequence[ObjectId]) -> None:
     """Delete parked jobs that were not chosen and cannot be any more."""
     if ids:
+        # Only as long as it is parked: from the moment of its release it is a job like any other.
         jobs.collection.delete_many({**of_ids(ids), **_PARKED}, hint=BY_ID)
         # An operator has rescheduled or cancelled those that are left: they are ordinary jobs now.
         jobs.collection.update_many({**of_ids(ids), _MARK: {"$type": "object"}}, {"$unset": {_MARK: ""}}, hint=BY_ID)

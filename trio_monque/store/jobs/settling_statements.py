@@ -79,6 +79,7 @@ def statements_for(ends: Sequence[tuple[ClaimId, Transition]], receipt_prefix: s
     of_transition: dict[int, Statement] = {}
     written_by = []
     for number, (claim, transition) in enumerate(ends):
+        # The transitions are alive in `ends` as long as this goes on, so no identity is used twice.
         statement = of_transition.get(id(transition))
         if statement is None:
             key = _key(transition)
@@ -104,6 +105,8 @@ def _key(transition: Transition) -> object:
     if "result" in transition.set and not has_own_result:
         return id(transition)  # By identity: True, 1 and 1.0 are equal to Python, and differ in the database.
     # Without `otherwise`: it follows from the guard and the dates.
+    # Everything that is written or compared must be in the key: two jobs whose ends differ in any of it must not share
+    # a statement, or one would get the end of the other.
     key = (
         tuple(item for item in transition.guard.items() if item[0] != "id"),
         tuple(item for item in transition.set.items() if item[0] != "result"),
@@ -163,6 +166,7 @@ def _in_parts(statement: Statement, encoding: CodecOptions[Any]) -> Iterator[tup
 def _plain(statement: Statement) -> UpdateOne | UpdateMany:
     guard, update = filter_of(statement.transition.guard), update_of(statement.transition, statement.receipt)
     ids = statement.ids
+    # By `_id`, and named as a hint: the planner must not choose an index that the fence seems to fit.
     if len(ids) > 1:
         return UpdateMany({**of_ids(ids), **guard}, update, hint=BY_ID)
     if statement.results:
