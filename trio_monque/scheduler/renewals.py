@@ -32,8 +32,8 @@ class JobRenewals:
             abandon_on_cancel=True,
         )
         return [
-            # The order matters. A lost claim is not renewed either, and its run must end at once. A refused renewal
-            # says nothing about requests to cancel: those are found by the next one.
+            # The order matters. A lost claim is not renewed either, and its run must end at once. After a
+            # refused renewal it is not known whether a cancellation was requested: the next one finds that.
             ClaimState.LOST
             if claim_id(claim) in found.lost
             else ClaimState.NOT_RENEWED

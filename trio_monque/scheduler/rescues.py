@@ -70,7 +70,7 @@ class JobRescues:
 
     def _look(self, ours: Set[ClaimId]) -> tuple[Sequence[Sighting[Job]], Job | None]:
         """Runs in a database thread: for thousands of claims, even this would block the event loop."""
-        # The clock is asked after the answer: an observer counts a lease from after the answer that first showed a claim.
+        # The clock is asked after the look: a claim's time begins with the answer that showed it, and not before.
         found = self._rescuer.look()
         now = self._context.now()
         # By id and token: this instance may have lost a claim without knowing it, and then the claim of the other
