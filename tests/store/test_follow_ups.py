@@ -202,7 +202,7 @@ def test_held_job_that_an_operator_has_changed_is_not_deleted_and_no_longer_held
     ]
     doomed = parked(jobs, parent)
     before = [as_stored(jobs, one) for one in changed]
-    follow_up_writes.delete_held(jobs, [one.id for one in (*changed, doomed)])
+    follow_up_writes.delete_parked(jobs, [one.id for one in (*changed, doomed)])
     assert [{**as_stored(jobs, one), "followUp": {"attempt": 1, "due": DUE}} for one in changed] == before
     assert all("followUp" not in as_stored(jobs, one) for one in changed)
     assert jobs.collection.find_one({"_id": doomed.id}) is None

@@ -161,7 +161,7 @@ class FollowUps:
         after = None
         while True:
             doomed, after = follow_up_writes.not_chosen(jobs, after)
-            follow_up_writes.delete_held(jobs, doomed)
+            follow_up_writes.delete_parked(jobs, doomed)
             if after is None:
                 return
 
@@ -204,7 +204,7 @@ class FollowUps:
         self._announce([released(stored[parent]) for parent in free])
         follow_up_writes.clear(jobs, free)
         # Their choice was answered, and cannot succeed any more. Last: a user may not have the right to delete jobs.
-        follow_up_writes.delete_held(jobs, [one.id for parent, one in stored.items() if parent not in chosen])
+        follow_up_writes.delete_parked(jobs, [one.id for parent, one in stored.items() if parent not in chosen])
 
     def _parcel(self, parent: Job) -> Parcel | None:
         """Return the follow-up of a job, as it is inserted; None if its worker wants none."""

@@ -124,7 +124,7 @@ def clear(jobs: JobCollection, released: Chosen) -> None:
 
 
 @command("delete follow-ups that were not chosen")
-def delete_held(jobs: JobCollection, ids: Sequence[ObjectId]) -> None:
+def delete_parked(jobs: JobCollection, ids: Sequence[ObjectId]) -> None:
     """Delete parked jobs that were not chosen and cannot be any more."""
     if ids:
         # Only as long as it is parked: from the moment of its release it is a job like any other.
