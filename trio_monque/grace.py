@@ -105,7 +105,8 @@ DISMISSED: Final = _dismissed()
 # because there may be ten thousand: changing the context of each would take a tenth of the time of a run, and more
 # where the program has many context variables.
 OWNERS: Final[dict[trio.lowlevel.Task, GraceOwner]] = {}
-"""The owners of tasks. Empty while this process runs nothing: then no task has an owner."""
+"""The owners of tasks: for these and their nurseries, and not for threads. The engine enters each run, so it is
+empty while nothing runs in this process."""
 
 # For calls back from threads, which may run in a task of their own: a thread takes the context along.
 _of_context: ContextVar[GraceOwner | None] = ContextVar("grace", default=None)
@@ -160,12 +161,3 @@ def using_grace(owner: GraceOwner) -> Iterator[None]:
             del OWNERS[task]
         else:
             OWNERS[task] = before
-
-
-def set_grace(task: trio.lowlevel.Task, owner: GraceOwner) -> None:
-    """Like `using_grace`, for `task` and its nurseries but not for threads, until `clear_grace`."""
-    OWNERS[task] = owner
-
-
-def clear_grace(task: trio.lowlevel.Task) -> None:
-    del OWNERS[task]

@@ -69,7 +69,7 @@ def test_answer_of_a_look_is_without_what_was_asked_for_before_it_or_meanwhile()
     window.ask_for([("a", 0)])
     window.look()
     window.ask_for([("a", 1)])
-    window.answered([("a", 0), ("a", 1)])  # The look may have been before they were taken.
+    window.answered([("a", 0), ("a", 1)], {("a", 0), ("a", 1)})  # The look may have been before they were taken.
     window.fill(items("a", 4), ["a"], (), 0.0)
     assert window.candidates({"a": 9}, None) == [("a", 2), ("a", 3)]
     window.look()
@@ -79,9 +79,9 @@ def test_answer_of_a_look_is_without_what_was_asked_for_before_it_or_meanwhile()
 
 def test_as_many_more_are_read_as_are_asked_for_already() -> None:
     window = window_of(*items("a", 3), *items("b", 3))
-    window.ask_for([("a", 0), ("a", 1), ("b", 0)])
+    keys = window.ask_for([("a", 0), ("a", 1), ("b", 0)])
     assert window.beside_those_in_flight({"a": 5, "b": 5, "c": 5}) == {"a": 7, "b": 6, "c": 5}
-    window.answered([("a", 0), ("a", 1), ("b", 0)])
+    window.answered([("a", 0), ("a", 1), ("b", 0)], keys)
     assert window.beside_those_in_flight({"a": 5, "b": 5}) == {"a": 5, "b": 5}
 
 
@@ -155,5 +155,5 @@ def test_whatever_overlaps_nothing_is_asked_for_twice_and_nothing_is_forgotten(s
             case "answer" if in_flight:
                 answered = in_flight.pop(chance.randrange(len(in_flight)))
                 taken.update(item for item in answered if chance.random() < 0.9)
-                window.answered(answered)
+                window.answered(answered, set(answered))
     assert taken == due

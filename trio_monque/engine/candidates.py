@@ -103,11 +103,11 @@ class Candidates(Generic[T]):
         """Goes around the claim of these candidates, which sets the answer."""
         prefetch, answer = self._prefetch, Answer(len(chosen))
         is_all = not prefetch.full  # Before the claim: another look may replace what this one was chosen from.
-        prefetch.ask_for(chosen)
+        keys = prefetch.ask_for(chosen)
         try:
             yield answer
         finally:
-            prefetch.answered(chosen)
+            prefetch.answered(chosen, keys)
         # Not after an error: what was claimed is unknown.
         self.contention.took(answer.tried, answer.won, is_all=is_all)
         if answer.won < answer.tried:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence, Set
 from itertools import islice
 from typing import Final, Generic, TypeVar
 
@@ -153,12 +153,13 @@ class Prefetch(Generic[T]):
             found += islice(there if accepts is None else filter(accepts, there), most)
         return found
 
-    def ask_for(self, chosen: Sequence[T]) -> None:
-        """A claim asks for these: until its answer, no other claim gets them as candidates.
+    def ask_for(self, chosen: Sequence[T]) -> Set[Hashable]:
+        """A claim asks for these: until its answer, no other claim gets them as candidates. Returns their keys.
 
         There is no checkpoint between their choice and this call, so they are still the first of their groups.
         """
         keys = set(map(self._key_of, chosen))
+        objects = set(map(id, chosen))  # They are the very objects that are kept here.
         self._used += len(keys)
         self._in_flight |= keys
         self._gone |= keys
@@ -167,15 +168,16 @@ class Prefetch(Generic[T]):
         for group, left in by_group.items():
             there = self._groups[group]
             # Nearly always these are the first ones, and searching for them would cost more than all the rest.
-            while left and self._key_of(there[0]) in keys:
+            while left and id(there[0]) in objects:
                 there.popleft()
                 left -= 1
             if left:
                 self._groups[group] = deque(one for one in there if self._key_of(one) not in keys)
+        return keys
 
-    def answered(self, chosen: Sequence[T]) -> None:
-        """The claim of these is answered. Those that are still due are in the next look."""
-        self._in_flight.difference_update(map(self._key_of, chosen))
+    def answered(self, chosen: Sequence[T], keys: Set[Hashable]) -> None:
+        """The claim of these is answered. Those that are still due are in the next look. `keys` are theirs."""
+        self._in_flight.difference_update(keys)
         self._in_flight_of.subtract(Counter(map(self._group_of, chosen)))
 
     def forget(self) -> None:

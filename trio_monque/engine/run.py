@@ -138,8 +138,9 @@ class Run(Generic[ClaimT]):
         *,
         terms: LeaseTerms,
         sent: float,
+        clock: trio.abc.Clock | None = None,
     ) -> None:
-        """`sent` is when the claim was asked for, on trio's clock."""
+        """`sent` is when the claim was asked for, on trio's clock; `clock` is that clock."""
         self.claim = claim
         self.key = traits.key
         self.group = traits.group
@@ -164,15 +165,17 @@ class Run(Generic[ClaimT]):
         self._shielded_waits: tuple[trio.CancelScope, ...] = ()
         self._awaits_no_thread = False
         # Plain handlers ask for the reason from their threads, where trio.current_time() refuses to answer.
-        self._clock = trio.lowlevel.current_clock()
-        self._started = self._clock.current_time()
+        self._clock = clock = clock or trio.lowlevel.current_clock()
+        self._started = started = clock.current_time()
         # The limits, and not the moments at which they end: all runs share these two numbers.
         self._time_limit = traits.time_limit
         self._renewal_limit = traits.renewal_limit
         self.claimed_at = self._sent = sent
-        self._lease_deadline = terms.lease_deadline(sent)
-        # One number for all deadlines: trio's scope has one, and `reason_at` compares with it first.
-        self._ends_at = min(self.deadline, self._lease_deadline)
+        self._lease_deadline = lease_deadline = terms.lease_deadline(sent)
+        # One number for all deadlines: trio's scope has one, and `reason_at` compares with it first. As in `_new_ends`,
+        # without its calls.
+        renewals_end = sent + traits.renewal_limit - terms.cleanup_timeout
+        self._ends_at = min(started + traits.time_limit, renewals_end, lease_deadline)
         self._cleanups_end = math.inf
         self.scope = trio.CancelScope(deadline=self._ends_at)
         self._grace: Grace | None = None
@@ -252,7 +255,7 @@ class Run(Generic[ClaimT]):
         begun by then, and only its cancellation counts.
         """
         now = self._clock.current_time()
-        if self.reason_at(now) is not None or self.is_too_late_at(now):
+        if self.reason_at(now) is not None or (now >= self._start_limit and not self.has_begun):
             return False
         # In the thread that calls the handler, with nothing in between: from here on the end of the run counts.
         self.has_begun = True

@@ -17,7 +17,7 @@ from typing import Final, Generic, TypeVar, cast
 import trio
 
 from ..foreign_errors import is_a, safe_error
-from ..grace import clear_grace, set_grace
+from ..grace import OWNERS
 from .early_settlements import EarlySettlements
 from .exceptions import LeakedCancellationError, interrupt_in, without_cancellations
 from .guard import Stop, end_for_bug
@@ -65,6 +65,7 @@ class Runner(Generic[ClaimT, SettlementT]):
         self._settler = settler
         self._wake = wake
         self._stop = stop
+        self._clock = trio.lowlevel.current_clock()
         # An ordered set, in the order of the claims.
         self.held: dict[Run[ClaimT], None] = {}
         # The first run of each item whose handler has not ended. Another instance may take its claim away and free the
@@ -105,7 +106,7 @@ class Runner(Generic[ClaimT, SettlementT]):
 
         The claimer calls `changed` when it holds all claims of an answer.
         """
-        run = Run(claim, self._source.traits_of(claim), terms=self._terms, sent=sent)
+        run = Run(claim, self._source.traits_of(claim), terms=self._terms, sent=sent, clock=self._clock)
         self.held[run] = None
         other = self._going_on.setdefault(run.key, run)
         if other is not run and not _works_on_its_item(other):
@@ -209,7 +210,7 @@ class Runner(Generic[ClaimT, SettlementT]):
     def _starts(self, run: Run[ClaimT], task: trio.lowlevel.Task) -> bool:
         """Whether to call its handler in this task. If not, the run is concluded."""
         run.task = task
-        set_grace(task, run)
+        OWNERS[task] = run
         if self._may_start(run):
             return True
         self._over(run)
@@ -235,7 +236,7 @@ class Runner(Generic[ClaimT, SettlementT]):
     def _over(self, run: Run[ClaimT]) -> None:
         """Its handler has ended, or is never called."""
         assert run.task is not None
-        clear_grace(run.task)
+        del OWNERS[run.task]
         run.dismiss()
         key = run.key
         if self._going_on.get(key) is run:
@@ -268,7 +269,7 @@ class Runner(Generic[ClaimT, SettlementT]):
             # first, and cancels the runs a moment later: without this, a handler could start in between.
             if self._stop.cutting.is_set():
                 run.cancel(CancelReason.SHUTDOWN)
-            now = trio.current_time()
+            now = self._clock.current_time()
             if now - run.claimed_at > LATE:
                 run.begin(now)  # The event loop was blocked since the claim. That took none of its time.
             if run.reason_at(now) is not None or run.is_too_late_at(now):
@@ -352,7 +353,8 @@ class Runner(Generic[ClaimT, SettlementT]):
 
     def _let_go(self, run: Run[ClaimT]) -> None:
         del self.held[run]
-        self.changed()
+        if self._changed is not None:
+            self.changed()
         if self._wakes_when_settled:
             self._wakes_when_settled = False
             self._wake.set()

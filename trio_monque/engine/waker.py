@@ -70,7 +70,7 @@ class WakeSignal:
 
     def make_room(self) -> None:
         """A slot is free: items that were left behind for lack of slots may be claimed."""
-        if self._wake == GO_ON:
+        if self._wake is GO_ON:
             self._wake = ROOM
         elif self._wake.item is not None and not self._wake.room:
             self._wake = replace(self._wake, room=True)

@@ -127,7 +127,7 @@ class JobClaims:
             # The server's clock was measured again while the timer ran, so the timer ended too early: leave the job to
             # a new look. A wait of this length would occupy a thread.
             return Granted([], more=True)
-        if demand.is_running_here(key.id):
+        if demand.is_running_here(key.id.binary):
             return Granted([])
         # The claim is sent when the job is due, and not now: its date must not be earlier than that.
         now = max(now, key.due)

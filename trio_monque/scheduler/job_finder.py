@@ -48,7 +48,7 @@ class JobFinder:
     """The `Finder` of jobs. Used on the thread of the trio run; queries run in database threads."""
 
     # Functions in C: each candidate passes them several times.
-    key_of: Final = attrgetter("id")
+    key_of: Final = attrgetter("id.binary")  # Bytes are hashed in C, and an ObjectId in Python.
     group_of: Final = attrgetter("name")
 
     def __init__(self, shared: SchedulerContext) -> None:
@@ -69,7 +69,7 @@ class JobFinder:
 
     def choose(self, found: Sequence[Job], demand: Demand) -> Sequence[Job]:
         fair = self._turns.share(found, demand.total, self.group_of, self._priority_of)
-        if demand.suspects:
+        if demand.suspects and any(map(_rescues_of, fair)):  # Most jobs have none.
             # Of suspects that are due at the same moment, the one that was created first.
             return suspect_alone(fair, found, is_suspect, lambda job: (job.next_run_at, job.id))
         return fair
@@ -101,6 +101,9 @@ class JobFinder:
 
         asked, seen = await self._db_threads.call(look, channel=Channel.CLAIMS, abandon_on_cancel=True)
         return FoundItems(seen.jobs, asked, seen.exhausted, seen.short, is_whole=with_suspects)
+
+
+_rescues_of: Final = attrgetter("rescues")
 
 
 def _is_unsuspicious(job: Job) -> bool:

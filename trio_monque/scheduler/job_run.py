@@ -58,16 +58,14 @@ class RunningJobs:
         # In a program on trio the two are equal.
         self._in_runtime = replace(self._on_loop, loop=ON_TRIO)
         self._with_own_resources = {
-            worker: replace(self._shared_by(worker), resources=own)
+            worker: replace(self._on_loop if worker.settings.runs_on is None else self._in_runtime, resources=own)
             for worker, own in self._workers.own_resources.items()
         }
 
     def of(self, run: Run[Job], worker: Worker[Any]) -> RunningJob[Any]:
         """Return what the handler of the worker gets for this run."""
-        return RunningJob(run, self._with_own_resources.get(worker) or self._shared_by(worker))
-
-    def _shared_by(self, worker: Worker[Any]) -> JobSurroundings:
-        return self._on_loop if worker.settings.runs_on is None else self._in_runtime
+        shared = self._on_loop if worker.settings.runs_on is None else self._in_runtime
+        return RunningJob(run, self._with_own_resources.get(worker, shared))
 
 
 def call_handler(
@@ -82,6 +80,8 @@ def call_handler(
     An async handler is called on its loop, a plain one in a thread. This is not a coroutine itself: each coroutine that
     waits beside a handler takes a quarter of a kilobyte.
     """
+    if worker.is_async and worker.settings.payload is None:  # Most are so.
+        return loop_of(running_job).call_handler(worker.called, running_job, run)
     if worker.settings.payload is not None:
         if worker.is_slow_to_load(running_job.job.data):
             return _called_with_large_data(worker, running_job, run, threads, db_threads)

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, overload
 
 from ..bridge.handler_loop import CleanupScope, HandlerLoop
 from ..checks import check_seconds
@@ -110,9 +110,9 @@ class RunningJob(Generic[T, Resources]):
     def __init__(self, run: Run[Job], surroundings: JobSurroundings) -> None:
         self._run = run
         self._surroundings = surroundings
-        self._saved = checkpoint_of(run.claim)
-        self.job = run.claim
-        self.data = cast("T", run.claim.data)
+        self.job = job = run.claim
+        self._saved = None if job.saved is None else checkpoint_of(job)
+        self.data = job.data
         self.scheduler = surroundings.scheduler
         self.resources = surroundings.resources
 

@@ -6,7 +6,6 @@ import math
 from collections.abc import Awaitable
 from functools import partial
 from typing import Any, Final, cast
-from weakref import WeakKeyDictionary
 
 from ..backoff import Backoff, asked_backoff
 from ..engine.demand import ClaimTraits
@@ -31,6 +30,7 @@ from .running_job import RunCancelled
 from .settlement import JobSettlement
 from .worker import MakeRunningJob, Worker
 from .worker_settings import WorkerSettings
+from .workers import Workers
 
 # A run may hold its job for this share of `lock_timeout`. The rest allows for clocks that differ: a Node process takes
 # a job away after `lock_timeout` by its own clock.
@@ -55,7 +55,7 @@ class JobRuns:
         self._config = config = shared.config
         self._running_job = running_job
         self._threads = FreezingLimiter(math.inf)  # The slots limit the number of threads.
-        self._policies = _Policies(config)
+        self._policies = _Policies(config, shared.workers)
         # Only with Node on the same collection: it takes a job away by the age of its lock, however alive its holder
         # is.
         lock_timeout = config.lock_timeout
@@ -67,7 +67,7 @@ class JobRuns:
         worker = self._workers.by_name.get(claim.name)
         assert worker is not None, ALWAYS_THERE
         return ClaimTraits(
-            claim.id,
+            claim.id.binary,
             claim.name,
             claim.rescues > 0 and is_suspect(claim),
             self._time_limit(claim, worker),
@@ -87,7 +87,8 @@ class JobRuns:
     def conclude(self, claim: Job, end: RunEnd) -> JobSettlement:
         worker = self._workers.by_name.get(claim.name)
         assert worker is not None, ALWAYS_THERE
-        settings, policy = worker.settings, self._policies.policy_of(worker)
+        settings = worker.settings
+        policy = self._policies[worker]
         # No attempt is counted: the handler was not called, and another instance may be able to call it.
         if not end.has_begun and (lack := _lack_of_module(end.error)) is not None:
             # Its payload needs what is not installed here. Another instance may have it.
@@ -98,11 +99,15 @@ class JobRuns:
             end = self._missed_leases.counted(claim.id, end, most)
         # Everything that may run code of the user is in here: a subclass of an exception, a result that encodes itself.
         try:
-            outcome = _outcome_of(end, self._time_limit(claim, worker), policy, store_result=settings.store_result)
-            if isinstance(outcome, Succeeded) and settings.store_result:
+            outcome: Outcome
+            if not end.has_succeeded:
+                outcome = _outcome_of_failed(end, self._time_limit(claim, worker), policy)
+            elif settings.store_result:
                 # Encode the result before it joins a batch. A result that cannot be stored fails its own job only, and
                 # the handler's object may change until the batch is sent without changing what is stored.
-                outcome = self._encoded(worker, outcome.result)
+                outcome = self._encoded(worker, end.value)
+            else:
+                outcome = _SUCCEEDED
         except BaseException as error:  # noqa: BLE001  # A fault in code or values of the user fails its own job only.
             outcome = Failed(safe_error(error))
         return JobSettlement(claim, outcome, policy, end.duration)
@@ -122,7 +127,7 @@ class JobRuns:
         worker = self._workers.by_name.get(run.claim.name)
         assert worker is not None, ALWAYS_THERE
         outcome = self._encoded(worker, value) if worker.settings.store_result else Succeeded()
-        return JobSettlement(run.claim, outcome, self._policies.policy_of(worker), run.duration)
+        return JobSettlement(run.claim, outcome, self._policies[worker], run.duration)
 
 
 def _without_unwinding(error: BaseException) -> BaseException | None:
@@ -146,10 +151,8 @@ def _lack_of_module(error: BaseException | None) -> str | None:
     return None
 
 
-def _outcome_of(end: RunEnd, time_limit: float, policy: RetryPolicy, *, store_result: bool) -> Outcome:
-    """Decide what the end of a run means for its job."""
-    if end.has_succeeded:
-        return Succeeded(end.value) if store_result else _SUCCEEDED
+def _outcome_of_failed(end: RunEnd, time_limit: float, policy: RetryPolicy) -> Outcome:
+    """Decide what the end of a run that did not succeed means for its job."""
     full_tracebacks = policy.error_text.full_tracebacks
     error = failure_of(end, time_limit, _without_unwinding, full_tracebacks=full_tracebacks)
     if type(error) is UnreadablePayloadError and not full_tracebacks:
@@ -169,24 +172,28 @@ def _forget_frames(error: UnreadablePayloadError) -> None:
             error.__cause__ = None  # Its text is the end of the message: a traceback would print it twice.
 
 
-class _Policies:
-    """The retry policy of each worker: its own options, and the scheduler's options for what it leaves out."""
+class _Policies(dict[Worker[Any], RetryPolicy]):
+    """The retry policy of each worker: its own options, and the scheduler's options for what it leaves out.
 
-    def __init__(self, config: SchedulerConfig) -> None:
+    A dict that makes what is missing, as the end of every run needs it. In any thread.
+    """
+
+    def __init__(self, config: SchedulerConfig, workers: Workers) -> None:
+        super().__init__()
+        self._workers = workers
         self._max_attempts = config.max_attempts
         self._backoff = Backoff(
             base=config.base_retry_interval, cap=config.max_backoff_delay, jitter=config.retry_jitter
         )
         self._error_text = ErrorText(config.store_tracebacks, config.redact_errors, config.full_tracebacks)
-        # Keyed by the worker and not by its name: `register(replace=True)` may give the name another worker
-        # while runs of the first one go on.
-        self._policies: WeakKeyDictionary[Worker[Any], RetryPolicy] = WeakKeyDictionary()
 
-    def policy_of(self, worker: Worker[Any]) -> RetryPolicy:
-        """The policy of this worker. Cached, as the end of every run needs it."""
-        policy = self._policies.get(worker)
-        if policy is None:
-            policy = self._policies[worker] = self._new_policy(worker.settings)
+    def __missing__(self, worker: Worker[Any]) -> RetryPolicy:
+        # Keyed by the worker and not by its name: `register(replace=True)` may give the name another worker while runs
+        # of the first one go on. Replaced workers are forgotten here: a program may replace one again and again.
+        for one in list(self):
+            if self._workers.by_name.get(one.name) is not one:
+                self.pop(one, None)
+        policy = self[worker] = self._new_policy(worker.settings)
         return policy
 
     def _new_policy(self, worker: WorkerSettings) -> RetryPolicy:

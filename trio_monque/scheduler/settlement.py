@@ -12,7 +12,7 @@ from ..error_types import ScheduleEndedError, UnknownTimeZoneError
 from ..foreign_errors import safe_error
 from ..jobs.conditional_write import LIGHTEST, Transition, applied, lightened
 from ..jobs.error_history import Failure
-from ..jobs.fences import ClaimId, claim_id
+from ..jobs.fences import ClaimId
 from ..jobs.follow_ups import OWING
 from ..jobs.job import Job, JobStatus, log_extra, made_of
 from ..jobs.job_parts import FollowUpOwed
@@ -63,7 +63,8 @@ class JobSettlement:
     schedule_ended: ScheduleEndedError | None = None
 
     def __post_init__(self) -> None:
-        self.claim = claim_id(self.job)
+        job = self.job
+        self.claim = job.id, None if job.claim is None else job.claim.token  # As `claim_id` makes it.
 
 
 def decided(settlement: JobSettlement, now: datetime) -> Transition:

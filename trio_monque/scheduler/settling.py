@@ -177,7 +177,8 @@ def prepared(settlements: Sequence[JobSettlement], now: datetime, receipt_prefix
     for settlement in settlements:
         job = settlement.job
         is_usual = not settlement.refusals and settlement.doubled_field is None and job.again is None
-        if job.schedule is None and is_usual and _stores_nothing(settlement.outcome):
+        outcome = settlement.outcome
+        if job.schedule is None and is_usual and type(outcome) is Succeeded and outcome.result is None:
             shared_by = settlement.claim[1], job.unique_key is None  # A job with a key may have been replaced.
             transition = completions.get(shared_by)
             if transition is None:
@@ -190,10 +191,6 @@ def prepared(settlements: Sequence[JobSettlement], now: datetime, receipt_prefix
     for settlement, statement in zip(settlements, statements, strict=True):
         settlement.receipt = statement.receipt
     return Batch(settlements, list(dict.fromkeys(statements)))
-
-
-def _stores_nothing(outcome: Outcome) -> bool:
-    return isinstance(outcome, Succeeded) and outcome.result is None
 
 
 def is_undecided(settlement: JobSettlement, fate: Fate) -> bool:

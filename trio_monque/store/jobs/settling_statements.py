@@ -76,19 +76,20 @@ def statements_for(ends: Sequence[tuple[ClaimId, Transition]], receipt_prefix: s
     """
     statements: dict[object, Statement] = {}
     # By the identity of the transition: a batch often has one object for all, and no key needs to be made then.
-    of_transition: dict[int, Statement] = {}
+    of_transition: dict[int, tuple[Statement, bool]] = {}
     written_by = []
     for number, (claim, transition) in enumerate(ends):
         # The transitions are alive in `ends` as long as this goes on, so no identity is used twice.
-        statement = of_transition.get(id(transition))
-        if statement is None:
+        known = of_transition.get(id(transition))
+        if known is None:
             key = _key(transition)
             statement = statements.get(key)
             if statement is None:
                 statement = statements[key] = Statement(_shared(transition), f"{receipt_prefix}.{number}")
-            of_transition[id(transition)] = statement
+            known = of_transition[id(transition)] = statement, _has_own_result(transition)
+        statement, has_own_result = known
         statement.claims.append(claim)
-        if _has_own_result(transition):
+        if has_own_result:
             statement.results.append(transition.set["result"])
         written_by.append(statement)
     return written_by
