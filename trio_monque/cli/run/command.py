@@ -68,6 +68,12 @@ Examples:
     metavar="HOST:PORT",
     help="Serve /metrics there for Prometheus. It may be the address of --health.",
 )
+@click.option(
+    "--no-gc-tuning",
+    is_flag=True,
+    help="Leave Python's garbage collector as it is. By default, once the program is loaded, the collector passes over "
+    "what is there, and looks at new objects less often; not if the program has set its thresholds.",
+)
 @click.option(SUPERVISED, type=(int, str), hidden=True)
 @log_options
 @scheduler_options
@@ -83,6 +89,7 @@ def run(
     reload: bool,
     health: Address | None,
     metrics: Address | None,
+    no_gc_tuning: bool,
     supervised: tuple[int, str] | None,
 ) -> int:
     """Run jobs until SIGTERM or Ctrl-C, with the workers that each MODULE:ATTRIBUTE names.
@@ -104,7 +111,9 @@ def run(
     """
     if loop == "uvloop" and find_spec("uvloop") is None:
         raise MonqueError("--loop uvloop needs uvloop: python -m pip install uvloop")
-    work, endpoints = Work(targets, SelectedNames(only, without), connection, loop, options), Endpoints(health, metrics)
+    names = SelectedNames(only, without)
+    work = Work(targets, names, connection, loop, options, tunes_gc=not no_gc_tuning)
+    endpoints = Endpoints(health, metrics)
     if supervised is not None:
         return _run_child(work, endpoints, *supervised)
     if processes is None and not reload:

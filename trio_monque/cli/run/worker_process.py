@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 from collections.abc import Iterator
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from types import FrameType
+from typing import Final
 
 import anyio
 
@@ -22,6 +24,12 @@ from ..exit_statuses import CHECK_FAILED, SUCCEEDED
 from .target import SelectedNames, WorkerTarget, declared_loop, load_target, workers_of_all
 from .worker_state import WorkerState
 
+GARBAGE_THRESHOLDS: Final = (5000, 50, 100)
+"""How many new objects there are before the garbage collector looks at them, and then at older ones.
+
+Python's own are 700, 10 and 10. A run makes some dozens of objects, and nearly all are gone before the collector looks.
+What refers to itself stays a little longer."""
+
 
 @dataclass(frozen=True)
 class Work:
@@ -33,6 +41,7 @@ class Work:
         connection: The database.
         loop: The event loop of async handlers: trio, asyncio or uvloop; None for the one that the workers declare.
         options: The options of the scheduler that were given.
+        tunes_gc: Whether to set Python's garbage collector for many short runs.
     """
 
     targets: tuple[str, ...]
@@ -40,6 +49,7 @@ class Work:
     connection: Connection
     loop: str | None
     options: SchedulerOptions
+    tunes_gc: bool = True
 
 
 def run_worker(work: Work, state: WorkerState) -> int:
@@ -50,19 +60,26 @@ def run_worker(work: Work, state: WorkerState) -> int:
         UserCodeError: A target raised.
         KeyboardInterrupt: A signal came before the scheduler had started, or after it had ended.
     """
+    thresholds = gc.get_threshold()
     with default_signals_in_children(), _sigterm_as_ctrl_c(), work.connection.open() as db:
         targets = [load_target(name) for name in work.targets]
         loop = work.loop or declared_loop(targets) or "trio"
         backend = "trio" if loop == "trio" else "asyncio"
         options = {"use_uvloop": True} if loop == "uvloop" else {}
-        report = anyio.run(partial(_run, work, targets, db, state), backend=backend, backend_options=options)
+        main = partial(_run, work, targets, db, state, thresholds)
+        report = anyio.run(main, backend=backend, backend_options=options)
     return CHECK_FAILED if report.unfinished else SUCCEEDED
 
 
-async def _run(work: Work, targets: list[WorkerTarget], db: Database, state: WorkerState) -> SchedulerReport:
+async def _run(
+    work: Work, targets: list[WorkerTarget], db: Database, state: WorkerState, thresholds: tuple[int, int, int]
+) -> SchedulerReport:
     report: SchedulerReport | None = None
     async with AsyncExitStack() as stack:
         workers = work.selection.of(await workers_of_all(targets, stack), ", ".join(work.targets))
+        # Not if the program has set the collector itself.
+        if work.tunes_gc and gc.isenabled() and gc.get_threshold() == thresholds:
+            _tune_garbage_collector()
         report = await run_until_signalled(db, workers, task_status=state, **work.options)
         # On asyncio, run_until_signalled leaves the default behind: the process would end without closing resources.
         _make_sigterm_ctrl_c()
@@ -74,6 +91,13 @@ async def _run(work: Work, targets: list[WorkerTarget], db: Database, state: Wor
             "the scheduler did not run: a target suppressed the error, where it has a yield: " + ", ".join(work.targets)
         )
     return report
+
+
+def _tune_garbage_collector() -> None:
+    # What is loaded now stays: the collector need never look at it again.
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*GARBAGE_THRESHOLDS)
 
 
 @contextmanager
