@@ -283,6 +283,20 @@ def test_claim_of_one_repeats_the_whole_condition(store: JobCollection, jobs: Co
     assert jobs.find_one({"_id": job.id}) == before
 
 
+def test_job_that_is_claimed_by_its_id_and_lacks_its_time_zone_here_is_given_back_and_left_to_others(
+    store: JobCollection, jobs: Collection, caplog: pytest.LogCaptureFixture
+) -> None:
+    job = insert(store)
+    jobs.update_one({"_id": job.id}, {"$set": {"repeatInterval": "0 9 * * *", "timezone": "Mars/Olympus_Mons"}})
+    assert claiming.take_one(store, job.id, "greet", 0, PAST, stamp()) == claiming.TakenJobs([], more=True)
+    assert jobs.count_documents({"_id": job.id, "status": "pending", "claimedBy": None}) == 1
+    assert "is left to other instances" in caplog.text
+    # For a minute, this instance does not claim it again: that would only move it to and fro.
+    before = jobs.find_one({"_id": job.id})
+    assert claiming.take_one(store, job.id, "greet", 1, PAST, stamp()) == claiming.TakenJobs([])
+    assert jobs.find_one({"_id": job.id}) == before
+
+
 def test_job_that_is_claimed_by_its_id_after_its_start_limit_is_given_back(
     store: JobCollection, jobs: Collection
 ) -> None:
