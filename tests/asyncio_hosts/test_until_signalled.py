@@ -18,6 +18,7 @@ import anyio.to_thread
 import pytest
 from pymongo import MongoClient
 
+from tests.support.waiting import becomes_readable, wait_until
 from trio_monque import Monque, RunningJob, Scheduler, SchedulerReport, Workers, process_signals, run_until_signalled
 from trio_monque.errors import InvalidOptionError
 from trio_monque.store.driver.types import Database
@@ -112,11 +113,17 @@ def test_forked_child_of_a_handler_has_default_signals_and_its_end_does_not_touc
             os.write(told, b".")
             while True:
                 time.sleep(60)
-        os.read(ready, 1)
-        os.close(ready)
-        os.close(told)
-        os.kill(child, signal.SIGTERM)
-        ends.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+        try:
+            # A child that is forked beside threads may find a lock taken, and never get here. Then this test must fail,
+            # and not wait for it in a thread.
+            assert becomes_readable(ready, 20), "the forked child has begun"
+            os.kill(child, signal.SIGTERM)
+            wait_until(lambda: os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT), "the child ends", 20)
+        finally:
+            os.close(ready)
+            os.close(told)
+            os.kill(child, signal.SIGKILL)  # It is not waited for yet, so the id is still its own.
+            ends.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 
     @workers.register("plain")
     def plain(job: RunningJob[Any]) -> None:

@@ -15,7 +15,7 @@ from pymongo import MongoClient
 from tests.support.interception import Interceptor
 from tests.support.store import PAST
 from trio_monque import Monque
-from trio_monque.client.local_wakeups import Announcer, receiving_wakeups, wake_all_schedulers
+from trio_monque.client.local_wakeups import LISTENING, Announcer, receiving_wakeups, wake_all_schedulers
 from trio_monque.client.operation import Caused
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.jobs.job import Job, JobStatus
@@ -57,6 +57,13 @@ class Heard:
 
     async def wait_changed(self) -> None:
         await trio.sleep_forever()
+
+
+async def test_scheduler_that_has_ended_is_forgotten_and_costs_no_announcement() -> None:
+    scheduler = Heard()
+    with receiving_wakeups("shop.jobs", scheduler):
+        assert scheduler in LISTENING
+    assert scheduler not in LISTENING
 
 
 async def test_wake_ups_reach_the_schedulers_of_the_same_collection() -> None:
