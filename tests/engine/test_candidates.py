@@ -43,6 +43,9 @@ class Queue:
         closed = self.closed if self.is_known else set()
         return {group: count for group, count in demand.groups.items() if group not in closed}
 
+    def priority_of(self, group: str) -> int:
+        return 0
+
     def accepts(self, demand: Demand) -> Callable[[Item], bool] | None:
         return None if demand.suspects else lambda item: item[1] % 2 == 0
 

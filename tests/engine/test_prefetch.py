@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from trio_monque.engine.prefetch import KEPT_FOR, READ_AHEAD, READ_AT_LEAST, Prefetch
+from trio_monque.engine.prefetch import KEPT_FOR, LEAST_SHARE, READ_AHEAD, READ_AT_LEAST, Prefetch
 
 Item = tuple[str, int]
 
@@ -157,3 +157,43 @@ def test_whatever_overlaps_nothing_is_asked_for_twice_and_nothing_is_forgotten(s
                 taken.update(item for item in answered if chance.random() < 0.9)
                 window.answered(answered, set(answered))
     assert taken == due
+
+
+# --- What a look reads of each group, if there are more groups than slots ---
+
+
+def of_one_priority(_group: str) -> int:
+    return 0
+
+
+def test_groups_that_want_little_together_are_read_as_they_want() -> None:
+    wanted = {"a": 10, "b": 10, "c": 10, "d": 10}
+    assert window_of().shares(wanted, 10, of_one_priority) == wanted
+
+
+def test_many_groups_share_what_is_read_and_get_a_few_at_least() -> None:
+    many = dict.fromkeys(map(str, range(64)), 100)
+    assert window_of().shares(many, 100, of_one_priority) == dict.fromkeys(many, LEAST_SHARE)
+    some = dict.fromkeys("abcdefgh", 100)
+    assert window_of().shares(some, 100, of_one_priority) == dict.fromkeys(some, 25)
+    assert window_of().shares({**some, "z": 7}, 100, of_one_priority)["z"] == 7  # Its own limit is lower.
+
+
+def test_groups_that_had_more_share_all_and_those_that_had_nothing_get_one() -> None:
+    window = window_of(*items("full", 4), *items("rest", 2), asked="abcdefg", exhausted=[*"abcdefg", "rest"])
+    wanted = dict.fromkeys([*"abcdefg", "full", "rest", "new"], 100)
+    shares = window.shares(wanted, 100, of_one_priority)
+    assert shares == {**dict.fromkeys("abcdefg", 1), "full": 100, "rest": 20, "new": 20}
+
+
+def test_only_groups_of_one_priority_share() -> None:
+    wanted = dict.fromkeys([*"abcdefgh", "first"], 100)
+    shares = window_of().shares(wanted, 100, lambda group: 5 if group == "first" else 0)
+    assert shares == {**dict.fromkeys("abcdefgh", 25), "first": 100}
+
+
+def test_group_whose_items_run_here_did_not_have_nothing() -> None:
+    window = window_of()
+    window.look()
+    window.fill(items("runs", 1), ["runs", "none"], ["runs", "none"], 0.0, is_running_here=lambda _: True)
+    assert window.shares(dict.fromkeys(["runs", "none", *"abcdefgh"], 100), 100, of_one_priority)["runs"] == 20

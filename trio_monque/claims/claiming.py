@@ -84,6 +84,9 @@ class DocumentClaims(NamesNoItems):
     def group_of(self, _document_id: Any) -> str:
         return GROUP
 
+    def priority_of(self, _group: str) -> int:
+        return 0
+
     def groups(self, demand: Demand) -> Mapping[str, int]:
         return demand.groups
 

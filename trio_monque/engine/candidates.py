@@ -31,6 +31,10 @@ class Finder(Protocol[T]):
         """The group whose concurrency limit the item would count against."""
         ...
 
+    def priority_of(self, group: str, /) -> int:
+        """The priority of a group: of two, items of the higher one are chosen first."""
+        ...
+
     def groups(self, demand: Demand) -> Mapping[str, int]:
         """How many items of each group could start, as far as is known before a look."""
         ...
@@ -127,7 +131,9 @@ class Candidates(Generic[T]):
         is_quiet, self._was_forced = not (demand.force_look or self._was_forced), demand.force_look
         read_at = trio.current_time()  # Before the look, so that its answer counts as older than it may be.
         passed_over = self.contention.passed_over(demand.groups)
-        wanted = prefetch.reach(demand.groups, demand.capacity, read_at) if is_quiet else demand.groups
+        wanted = prefetch.shares(demand.groups, demand.total, self._finder.priority_of)
+        if is_quiet:
+            wanted = prefetch.reach(wanted, demand.capacity, read_at)
         wanted = prefetch.beside_those_in_flight(wanted)
         prefetch.look()
         found = await self._finder.look(wanted, passed_over, demand, now)

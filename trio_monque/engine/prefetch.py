@@ -25,6 +25,16 @@ READ_AT_LEAST: Final = 400
 """At a low concurrency, at most this number is read: a look costs a round trip, however few items it finds."""
 
 
+READ_PER_SLOT: Final = 4
+"""If a look would read more items than this for each free slot, it divides what it reads among the groups."""
+
+FAIR_SHARE: Final = 2
+"""Then it reads this many items for each free slot, divided among the groups of one priority."""
+
+LEAST_SHARE: Final = 4
+"""At least this many of each group, so that most looks show which groups have more."""
+
+
 class Prefetch(Generic[T]):
     """The candidates of the last look that no claim has asked for since. Other instances may have claimed them.
 
@@ -40,6 +50,8 @@ class Prefetch(Generic[T]):
         self._group_of = group_of
         self._groups: dict[str, deque[T]] = {}
         self._exhausted: Collection[str] = ()
+        # The groups without any item at the last look.
+        self._empty: Set[str] = frozenset()
         self._read_at = self._whole_at = -math.inf
         self._is_whole = True
         self._used = 0
@@ -73,6 +85,34 @@ class Prefetch(Generic[T]):
         ahead = math.ceil(min(most, self._used * KEPT_FOR / age) if age > 0 else most)
         share = -(-ahead // len(full))
         return {group: max(count, share) if group in full else count for group, count in wanted.items()}
+
+    def shares(self, wanted: Mapping[str, int], total: int, priority_of: Callable[[str], int]) -> Mapping[str, int]:
+        """How many of each group a look should read, if fewer can start than the groups want together.
+
+        With a hundred free slots and 64 groups that may each have all slots, a look would read 6,400 items to start a
+        hundred. So the groups share what is read: those that had more at the last look, evenly; those that had
+        nothing get one, which shows that they have something again. Only groups of one priority share: a group that
+        goes before the others may take all slots.
+
+        Args:
+            wanted: How many of each group could start.
+            total: How many could start in all.
+            priority_of: The priority of a group.
+        """
+        if sum(wanted.values()) <= READ_PER_SLOT * total:
+            return wanted
+        full = self.full
+        priorities = {group: priority_of(group) for group in wanted}
+        of_priority = Counter(priorities.values())
+        full_of_priority = Counter(priority for group, priority in priorities.items() if group in full)
+
+        def share(group: str) -> int:
+            if group in self._empty:
+                return 1
+            number = (full_of_priority if group in full else of_priority)[priorities[group]]
+            return max(LEAST_SHARE, -(-FAIR_SHARE * total // number))
+
+        return {group: min(count, share(group)) for group, count in wanted.items()}
 
     def beside_those_in_flight(self, wanted: Mapping[str, int]) -> Mapping[str, int]:
         """Adds the items that claims in flight have or that are withheld: a look sees these too."""
@@ -120,6 +160,9 @@ class Prefetch(Generic[T]):
             else:
                 groups[group].append(one)
         self._withheld_of = withheld
+        self._empty = frozenset(
+            group for group in exhausted if group in groups and not groups[group] and not withheld[group]
+        )
         self._groups, self._exhausted, self._read_at, self._used = groups, exhausted, read_at, 0
         self._is_whole = is_whole
         if is_whole:

@@ -68,14 +68,14 @@ class JobFinder:
         return None if demand.suspects else _is_unsuspicious
 
     def choose(self, found: Sequence[Job], demand: Demand) -> Sequence[Job]:
-        fair = self._turns.share(found, demand.total, self.group_of, self._priority_of)
+        fair = self._turns.share(found, demand.total, self.group_of, self.priority_of)
         if demand.suspects and any(map(_rescues_of, fair)):  # Most jobs have none.
             # Of suspects that are due at the same moment, the one that was created first.
             return suspect_alone(fair, found, is_suspect, lambda job: (job.next_run_at, job.id))
         return fair
 
-    def _priority_of(self, group: str) -> int:
-        worker = self._workers.get(group)
+    def priority_of(self, group: str) -> int:
+        worker = self._workers.by_name.get(group)
         return 0 if worker is None else worker.settings.priority
 
     async def look(

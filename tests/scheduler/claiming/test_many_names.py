@@ -1,0 +1,100 @@
+"""Many names share few slots: a look reads what can start, and not that much of each name."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from trio.testing import MockClock
+
+from trio_monque import Monque, NewJob, RunningJob, Workers
+from trio_monque.engine import prefetch
+from trio_monque.jobs.job import Job
+from trio_monque.store.driver.types import Database
+from trio_monque.store.jobs import due
+from trio_monque.testing import SchedulerOpener, drain
+
+NAMES = [f"name-{number:02}" for number in range(64)]
+SLOTS, EACH = 25, 12
+
+
+class Reads:
+    """How many jobs each look has read."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.numbers: list[int] = []
+        look = due.look
+
+        def counted(*args: Any, **kwargs: Any) -> Sequence[Job]:
+            found = look(*args, **kwargs)
+            self.numbers.append(len(found))
+            return found
+
+        monkeypatch.setattr(due, "look", counted)
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> Reads:
+    return Reads(monkeypatch)
+
+
+def workers_for(names: Sequence[str], started: list[str], **options: Any) -> Workers:
+    workers = Workers()
+
+    async def handle(job: RunningJob[Any]) -> None:
+        started.append(job.name)
+
+    for name in names:
+        workers.register(name, handle, concurrency=SLOTS, **options)
+    return workers
+
+
+async def work_off(open_scheduler: SchedulerOpener, workers: Workers) -> None:
+    async with open_scheduler(workers, concurrency=SLOTS) as scheduler:
+        await drain(scheduler)
+
+
+async def test_look_reads_a_few_of_each_name_and_names_share_the_slots(
+    db: Database, open_test_scheduler: SchedulerOpener, reads: Reads, autojump_clock: MockClock
+) -> None:
+    await Monque(db).enqueue_many([NewJob(name) for name in NAMES for _ in range(EACH)])
+    started = list[str]()
+    await work_off(open_test_scheduler, workers_for(NAMES, started))
+    assert Counter(started) == dict.fromkeys(NAMES, EACH)
+    assert max(reads.numbers) <= 7 * len(NAMES)  # Not 12 of each, although all of them are due and may start.
+    # In turn: no name is far ahead of another one.
+    assert max(Counter(started[: 3 * len(NAMES)]).values()) <= 4
+
+
+async def test_name_that_alone_has_jobs_gets_all_slots_with_the_second_look(
+    db: Database, open_test_scheduler: SchedulerOpener, reads: Reads, autojump_clock: MockClock
+) -> None:
+    await Monque(db).enqueue_many([NewJob(NAMES[0]) for _ in range(3 * SLOTS)])
+    started = list[str]()
+    await work_off(open_test_scheduler, workers_for(NAMES, started))
+    assert len(started) == 3 * SLOTS
+    assert reads.numbers[0] == 4  # The least share.
+    assert reads.numbers[1] >= SLOTS - 4
+
+
+@pytest.mark.parametrize("priority", [3, 10])
+async def test_priorities_decide_as_if_all_of_each_name_were_read(
+    db: Database,
+    open_test_scheduler: SchedulerOpener,
+    monkeypatch: pytest.MonkeyPatch,
+    autojump_clock: MockClock,
+    priority: int,
+) -> None:
+    of_reads = list[list[str]]()
+    for read_per_slot in (prefetch.READ_PER_SLOT, math.inf):
+        monkeypatch.setattr(prefetch, "READ_PER_SLOT", read_per_slot)
+        await Monque(db).enqueue_many([NewJob(name) for name in (*NAMES, "urgent") for _ in range(2 * EACH)])
+        started = list[str]()
+        workers = workers_for(NAMES, started).union(workers_for(["urgent"], started, priority=priority))
+        await work_off(open_test_scheduler, workers)
+        of_reads.append(started)
+    few, all_of_each = (Counter(started[: 4 * SLOTS])["urgent"] for started in of_reads)
+    assert few == all_of_each
