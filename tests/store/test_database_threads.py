@@ -241,6 +241,31 @@ def test_errors_and_results_of_the_thread_are_the_calls(backend: str, options: d
     anyio.run(main, backend=backend, backend_options=options)
 
 
+async def test_call_that_is_sent_after_the_end_of_its_grace_is_not_awaited_once_it_is_cancelled() -> None:
+    db_threads, began, goes_on = DatabaseThreads(), trio.Event(), threading.Event()
+    db_threads.grace.end()
+    token, scope, ended = trio.lowlevel.current_trio_token(), trio.CancelScope(), trio.Event()
+
+    def work() -> None:
+        token.run_sync_soon(began.set)
+        goes_on.wait(20)
+
+    async def call() -> None:
+        with scope:
+            await db_threads.call(work)
+        ended.set()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(call)
+        await began.wait()
+        scope.cancel()
+        with trio.move_on_after(5) as wait:
+            await ended.wait()
+        goes_on.set()
+    assert scope.cancelled_caught
+    assert not wait.cancelled_caught
+
+
 async def test_renewals_do_not_wait_behind_commands(autojump_clock: MockClock) -> None:
     db_threads = DatabaseThreads()
     release = threading.Event()
