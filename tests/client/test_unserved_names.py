@@ -156,3 +156,13 @@ async def test_scheduler_without_workers_logs_it(
         pass
     [warning] = warnings_in(caplog)
     assert warning.startswith(f"scheduler {scheduler.id} has no workers: it runs no jobs until one is registered.")
+
+
+def test_name_that_runs_here_is_settled_without_a_look() -> None:
+    unserved = UnservedNames(lambda name: name == "here")
+
+    def look() -> list[Any]:
+        raise AssertionError
+
+    unserved.notice(["here"], look)
+    assert unserved.settled == {"here"}
