@@ -44,6 +44,7 @@ class Enqueuer:
 
     Attributes:
         acknowledged: How many were.
+        managed: How many jobs were changed by hand, and are known to be.
     """
 
     def __init__(self, monque: Monque, recorder: Recorder, seed: int, *, max_attempts: int | None = None) -> None:
@@ -52,6 +53,7 @@ class Enqueuer:
         self._random = Random(seed)
         self._max_attempts = max_attempts
         self.acknowledged = 0
+        self.managed = 0
 
     def _draw(self, number: int) -> tuple[dict[str, Any], int]:
         data = drawn(self._random, number)
@@ -185,6 +187,7 @@ class Enqueuer:
                 self._recorder.write("not managed", str(job.id), detail=detail)
         else:
             self._recorder.write("managed" if done else "missing", str(job.id), detail=detail)
+            self.managed += bool(done)
 
     def _do(self, what: str, job: Job, moment: datetime) -> object:
         if what == "cancel":
