@@ -31,6 +31,12 @@ def test_ci_plays_what_is_marked() -> None:
     )
 
 
+def test_justfile_names_tests_that_are_there() -> None:
+    named = re.findall(r"\btests/[\w/]+(?:\.py)?", (TESTS.parent / "justfile").read_text("utf-8"))
+    assert len(named) > 10
+    assert [path for path in named if not (TESTS.parent / path).exists()] == []
+
+
 def played_in_a_normal_run() -> Iterator[str]:
     for path in TESTS.rglob("test_*.py"):
         text = path.read_text(encoding="utf-8")
