@@ -139,7 +139,7 @@ class Claim(Generic[DocT]):
         try:
             value = await self._ends.transaction(self._run, function, update)
         except MonqueError as error:
-            # SettledDocument, although it raises: nothing shows whether it was committed, and the lock is gone.
+            # Settled, although it raises: nothing shows whether it was committed, and the lock is gone.
             if self._run.is_settled_early or isinstance(error, ClaimLostError):
                 self._work.end()
             raise

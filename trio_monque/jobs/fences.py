@@ -132,7 +132,6 @@ it, and have claimed the same job again."""
 
 
 def claim_id(job: Job) -> ClaimId:
-    # Without a claim there is no token, and nothing in the database matches this id under a fence.
     return job.id, None if job.claim is None else job.claim.token
 
 

@@ -116,7 +116,7 @@ class JobTransaction:
             raise cut_short(self.item)
         if settlement.fate is Fate.JOB_CHANGED:
             self._rounds += 1
-            # Bounded: a job that changes in every round would keep its run, and a slot, for ever.
+            # Bounded: a job that changes in every round would keep its run and its slot without end.
             if self._rounds == MOST_ROUNDS:
                 raise MonqueError(f"the transaction of {self.item} was not committed: the job kept changing")
             await bring_up_to_date(settlement, self._context, self._db_threads)
