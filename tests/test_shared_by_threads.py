@@ -43,12 +43,12 @@ def test_two_claims_that_have_missed_the_same_job_before_both_go_on(db: Database
     job = insert(handle(db))
     memory = HeldMemory(job.id)
     store = replace(handle(db), missed=memory)
-    seen = due.look(store, {"greet": 1}, PAST)
+    seen = due.look(store, {"greet": 1}, PAST).jobs
     jobs.update_one({"_id": job.id}, {"$inc": {"rev": 1}})
     assert not claiming.take(store, seen, PAST, stamp()).jobs
     assert job.id in memory, "it is missed"
     memory.is_held = True
-    seen = due.look(store, {"greet": 1}, PAST)
+    seen = due.look(store, {"greet": 1}, PAST).jobs
     with ThreadPoolExecutor(2) as pool:
         claims = [pool.submit(claiming.take, store, seen, PAST, stamp(f"instance {number}")) for number in range(2)]
         taken = [one for claim in claims for one in claim.result(20).jobs]

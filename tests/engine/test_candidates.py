@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
@@ -13,6 +13,7 @@ from trio.testing import MockClock
 from trio_monque.engine.candidates import Candidates
 from trio_monque.engine.contention import FRUITLESS_TO_SPREAD, Contention
 from trio_monque.engine.demand import Demand, FoundItems
+from trio_monque.engine.prefetch import KEPT_FOR
 
 Item = tuple[str, int]
 
@@ -29,6 +30,7 @@ class Queue:
     closed: set[str] = field(default_factory=set)
     is_known: bool = True
     looks: list[tuple[Mapping[str, int], Mapping[str, int]]] = field(default_factory=list)
+    reach: list[tuple[int, Set[Hashable]]] = field(default_factory=list)
     fault: Exception | None = None
 
     @staticmethod
@@ -53,9 +55,17 @@ class Queue:
         return found[: demand.total]
 
     async def look(
-        self, wanted: Mapping[str, int], passed_over: Mapping[str, int], demand: Demand, now: datetime
+        self,
+        wanted: Mapping[str, int],
+        passed_over: Mapping[str, int],
+        demand: Demand,
+        now: datetime,
+        *,
+        enough: int,
+        in_flight: Set[Hashable],
     ) -> FoundItems[Item]:
         self.looks.append((wanted, passed_over))
+        self.reach.append((enough, in_flight))
         there = list(self.items)
         await trio.sleep(LOOK)
         if self.fault is not None:
@@ -112,6 +122,33 @@ async def test_two_claims_at_once_share_a_look_and_choose_others(autojump_clock:
         nursery.start_soon(claim)
     assert sorted(chosen) == sorted(queue.items[:10])
     assert len(queue.looks) == 1
+
+
+async def test_look_has_enough_with_what_can_start_beside_what_claims_in_flight_have(autojump_clock: MockClock) -> None:
+    queue = Queue(group("a", 50))
+    candidates = Candidates(queue)
+    batch = await candidates.choose(demand(5), NOW)
+    with candidates.asking_for(batch) as answer:
+        await candidates.choose(demand(3, force_look=True), NOW)
+        answer.won = 5
+    assert queue.reach == [(5, set()), (3, set(batch))]
+
+
+async def test_on_a_slow_server_candidates_live_as_long_as_two_claims_take(autojump_clock: MockClock) -> None:
+    queue = Queue(group("a", 400))
+    candidates = Candidates(queue)
+    for number, seconds in enumerate((0.3, 0.3, 0.3, 0.01, 0.01)):
+        batch = await candidates.choose(demand(5), NOW)
+        with candidates.asking_for(batch) as answer:
+            await trio.sleep(seconds)
+            del queue.items[:5]
+            answer.won = 5
+        if number == 2:
+            assert len(queue.looks) == 2  # The first one did not know that there is more.
+    before = len(queue.looks)
+    await trio.sleep(KEPT_FOR)
+    await candidates.choose(demand(5), NOW)
+    assert len(queue.looks) == before + 1  # Claims are fast again, and these candidates too old.
 
 
 async def test_claim_with_force_look_looks_again_right_after_another_look(

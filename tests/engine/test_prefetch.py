@@ -45,6 +45,17 @@ def test_no_group_starves_while_others_have_enough() -> None:
     assert not window.serves({"a": 10, "b": 10}, 10, 0.0, None)
 
 
+def test_group_that_a_look_has_not_reached_waits_for_the_next_look_and_may_have_more() -> None:
+    window: Prefetch[Item] = Prefetch(lambda item: item, lambda item: item[0])
+    window.look()
+    window.fill(items("a", 30), {"a", "b"}, (), 0.0, unread={"b"})
+    assert window.serves({"a": 10, "b": 10}, 10, 0.0, None)
+    assert window.has_more({"b"})
+    assert not window.serves({"b": 10}, 10, 0.0, None)
+    window.ask_for(items("a", 25))
+    assert not window.serves({"a": 10, "b": 10}, 10, 0.0, None)
+
+
 def test_what_is_not_accepted_is_skipped_and_does_not_count() -> None:
     window = window_of(*items("a", 30))
 
@@ -69,7 +80,9 @@ def test_answer_of_a_look_is_without_what_was_asked_for_before_it_or_meanwhile()
     window.ask_for([("a", 0)])
     window.look()
     window.ask_for([("a", 1)])
-    window.answered([("a", 0), ("a", 1)], {("a", 0), ("a", 1)})  # The look may have been before they were taken.
+    window.answered(
+        [("a", 0), ("a", 1)], {("a", 0), ("a", 1)}, took=0.01
+    )  # The look may have been before they were taken.
     window.fill(items("a", 4), ["a"], (), 0.0)
     assert window.candidates({"a": 9}, None) == [("a", 2), ("a", 3)]
     window.look()
@@ -81,7 +94,7 @@ def test_as_many_more_are_read_as_are_asked_for_already() -> None:
     window = window_of(*items("a", 3), *items("b", 3))
     keys = window.ask_for([("a", 0), ("a", 1), ("b", 0)])
     assert window.beside_those_in_flight({"a": 5, "b": 5, "c": 5}) == {"a": 7, "b": 6, "c": 5}
-    window.answered([("a", 0), ("a", 1), ("b", 0)], keys)
+    window.answered([("a", 0), ("a", 1), ("b", 0)], keys, took=0.01)
     assert window.beside_those_in_flight({"a": 5, "b": 5}) == {"a": 5, "b": 5}
 
 
@@ -155,7 +168,7 @@ def test_whatever_overlaps_nothing_is_asked_for_twice_and_nothing_is_forgotten(s
             case "answer" if in_flight:
                 answered = in_flight.pop(chance.randrange(len(in_flight)))
                 taken.update(item for item in answered if chance.random() < 0.9)
-                window.answered(answered, set(answered))
+                window.answered(answered, set(answered), took=0.01)
     assert taken == due
 
 

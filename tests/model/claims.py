@@ -97,7 +97,7 @@ def claim(play: Play, a: int, b: int) -> None:
 
 
 def _looked(play: Play, wanted: Mapping[str, int]) -> list[Copy]:
-    found = due.look(play.jobs, wanted, play.model.now)
+    found = due.look(play.jobs, wanted, play.model.now).jobs
     play.model.check_looked(wanted, [job.id for job in found])
     for job in found:
         check_same("look", play.model.jobs[job.id], job)

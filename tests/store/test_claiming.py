@@ -47,16 +47,16 @@ def test_look_finds_due_jobs_of_each_name_earliest_first_and_no_others(store: Jo
     for status in ("processing", "completed", "failed", "cancelled"):
         jobs.update_one({"_id": insert(store).id}, {"$set": {"status": status}})
     jobs.update_one({"_id": insert(store).id}, {"$set": {"claimedBy": "left over"}})
-    found = due.look(store, {"greet": 5, "other": 5}, PAST)
+    found = due.look(store, {"greet": 5, "other": 5}, PAST).jobs
     assert [job.id for job in found] == [first.id, later.id, other.id]
-    assert [job.id for job in due.look(store, {"greet": 1, "other": 0}, PAST)] == [first.id]
-    assert due.look(store, {"greet": 0}, PAST) == []
+    assert [job.id for job in due.look(store, {"greet": 1, "other": 0}, PAST).jobs] == [first.id]
+    assert due.look(store, {"greet": 0}, PAST).jobs == []
 
 
 def test_pinned_copies_are_what_the_database_holds(store: JobCollection) -> None:
     for number in range(5):
         insert(store, data={"n": number})
-    taken = claiming.take(store, due.look(store, {"greet": 5}, PAST), PAST, stamp())
+    taken = claiming.take(store, due.look(store, {"greet": 5}, PAST).jobs, PAST, stamp())
     assert [as_stored(store, job) for job in taken.jobs] == list(taken.jobs)
     assert sorted(job.data["n"] for job in taken.jobs) == [0, 1, 2, 3, 4]
     assert not taken.more
@@ -67,7 +67,7 @@ def test_copies_of_jobs_with_different_pasts_are_what_the_database_holds(
 ) -> None:
     for attempts in (0, 1, 7):
         jobs.update_one({"_id": insert(store).id}, {"$set": {"attempts": attempts, "rev": attempts}})
-    taken = claiming.take(store, due.look(store, {"greet": 5}, PAST), PAST, stamp())
+    taken = claiming.take(store, due.look(store, {"greet": 5}, PAST).jobs, PAST, stamp())
     assert [as_stored(store, job) for job in taken.jobs] == list(taken.jobs)
     assert sorted(job.attempts for job in taken.jobs) == [1, 2, 8]
 
@@ -84,7 +84,7 @@ def test_copy_is_exact_although_the_job_changed_after_the_look(
     store: JobCollection, jobs: Collection, edit: dict[str, Any]
 ) -> None:
     first, second = insert(store, data="as it was"), insert(store)
-    candidates = due.look(store, {"greet": 5}, PAST)
+    candidates = due.look(store, {"greet": 5}, PAST).jobs
     jobs.update_one({"_id": first.id}, edit)
     mark = stamp()
     taken = claiming.take(store, candidates, PAST, mark)
@@ -92,7 +92,7 @@ def test_copy_is_exact_although_the_job_changed_after_the_look(
     assert [job.id for job in taken.jobs] == [second.id]
     assert [as_stored(store, job) for job in taken.jobs] == list(taken.jobs)
     assert taken.more
-    again = claiming.take(store, due.look(store, {"greet": 5}, PAST), PAST, stamp())
+    again = claiming.take(store, due.look(store, {"greet": 5}, PAST).jobs, PAST, stamp())
     assert [job.id for job in again.jobs] == [first.id]
     assert as_stored(store, first) == again.jobs[0]
 
@@ -114,7 +114,7 @@ def test_guarded_write_repeats_the_whole_condition(
     changed, kept = insert(store), insert(store)
     if not same_past:
         jobs.update_one({"_id": kept.id}, {"$set": {"attempts": 3}})
-    candidates = due.look(store, {"greet": 5}, PAST)
+    candidates = due.look(store, {"greet": 5}, PAST).jobs
     jobs.update_one({"_id": changed.id}, change)
     before = jobs.find_one({"_id": changed.id})
     taken = claiming.take(store, candidates, PAST, stamp())
@@ -126,7 +126,7 @@ def test_copies_are_read_back_if_they_have_too_many_pasts_to_be_pinned(store: Jo
     """All candidates match, also one that has changed since the look."""
     for attempts in range(claiming.MOST_PASTS + 1):
         jobs.update_one({"_id": insert(store, data="as it was").id}, {"$set": {"attempts": attempts}})
-    candidates = due.look(store, {"greet": claiming.MOST_PASTS + 1}, PAST)
+    candidates = due.look(store, {"greet": claiming.MOST_PASTS + 1}, PAST).jobs
     jobs.update_one({"_id": candidates[0].id}, {"$inc": {"rev": 1}, "$set": {"data": "edited"}})
     taken = claiming.take(store, candidates, PAST, stamp())
     assert {job.id for job in taken.jobs} == {job.id for job in candidates}
@@ -137,7 +137,7 @@ def test_copies_are_read_back_if_they_have_too_many_pasts_to_be_pinned(store: Jo
 def test_claim_reads_back_only_what_it_took(mongod: EmbeddedServer, db: Database, store: JobCollection) -> None:
     """Another instance was faster with one of the candidates: its claim is neither read nor written."""
     lost, won = insert(store), insert(store)
-    candidates, recorder = due.look(store, {"greet": 2}, PAST), Recorder()
+    candidates, recorder = due.look(store, {"greet": 2}, PAST).jobs, Recorder()
     assert claiming.take_one(store, lost.id, "greet", 0, PAST, stamp("other")).jobs
     as_claimed = as_stored(store, lost)
     with MongoClient[Any](mongod.uri, tz_aware=True, event_listeners=[recorder]) as client:
@@ -149,7 +149,7 @@ def test_claim_reads_back_only_what_it_took(mongod: EmbeddedServer, db: Database
 
 def test_deleted_candidate_is_not_claimed(store: JobCollection, jobs: Collection) -> None:
     job = insert(store)
-    candidates = due.look(store, {"greet": 5}, PAST)
+    candidates = due.look(store, {"greet": 5}, PAST).jobs
     jobs.delete_one({"_id": job.id})
     assert claiming.take(store, candidates, PAST, stamp()).jobs == []
 
@@ -200,7 +200,7 @@ def test_lost_claim_is_resolved_by_what_a_majority_holds(store: JobCollection) -
     insert(store)
     insert(store)
     mark = stamp()
-    taken = claiming.take(store, due.look(store, {"greet": 1}, PAST), PAST, mark)
+    taken = claiming.take(store, due.look(store, {"greet": 1}, PAST).jobs, PAST, mark)
     later = PAST + timedelta(seconds=9)
     resolved = claiming.resolve(store, mark, later)
     assert [job.id for job in resolved] == [job.id for job in taken.jobs]
@@ -212,8 +212,8 @@ def test_disowned_claim_is_given_back_by_its_fence_and_nothing_else_is(store: Jo
     ours, others = stamp(), stamp()
     insert(store)
     insert(store)
-    (mine,) = claiming.take(store, due.look(store, {"greet": 1}, PAST), PAST, ours).jobs
-    (kept,) = claiming.take(store, due.look(store, {"greet": 1}, PAST), PAST, others).jobs
+    (mine,) = claiming.take(store, due.look(store, {"greet": 1}, PAST).jobs, PAST, ours).jobs
+    (kept,) = claiming.take(store, due.look(store, {"greet": 1}, PAST).jobs, PAST, others).jobs
     assert claiming.release_all(store, ours, PAST) == 1
     assert claiming.release_all(store, ours, PAST) == 0
     given_back = as_stored(store, mine)
@@ -226,9 +226,9 @@ def test_suspects_are_seen_only_where_one_may_run(store: JobCollection, jobs: Co
     suspects, innocents = [insert(store) for _ in range(3)], [insert(store) for _ in range(2)]
     jobs.update_many({"_id": {"$in": [job.id for job in suspects]}}, {"$set": {"rescues": 2}})
     jobs.update_one({"_id": innocents[0].id}, {"$set": {"rescues": 1}})
-    assert len(due.look(store, {"greet": 5, "other": 1}, PAST)) == 5
+    assert len(due.look(store, {"greet": 5, "other": 1}, PAST).jobs) == 5
     for wanted in ({"greet": 2}, {"greet": 2, "other": 1}):
-        seen = due.look(store, wanted, PAST, suspects=False)
+        seen = due.look(store, wanted, PAST, suspects=False).jobs
         assert {job.id for job in seen} == {job.id for job in innocents}
 
 
@@ -240,7 +240,7 @@ def test_what_became_a_suspect_since_the_look_is_not_claimed_among_others(
     first, *others = [insert(store) for _ in range(max(pasts, 2))]
     for number, job in enumerate([first, *others]):
         jobs.update_one({"_id": job.id}, {"$set": {"attempts": number % pasts}})
-    candidates = due.look(store, {"greet": len(others) + 1}, PAST)
+    candidates = due.look(store, {"greet": len(others) + 1}, PAST).jobs
     assert len({past(job) for job in candidates}) == pasts
     jobs.update_one({"_id": first.id}, {"$set": {"rescues": SUSPECT_FROM}})
     as_suspected = as_stored(store, first)
@@ -417,7 +417,7 @@ def test_claim_that_reads_otherwise_than_the_server_compares_it_is_given_back(
     assert list(taken) == []
     assert jobs.count_documents({"_id": job.id, "status": "pending"}) == 1
     # The release has removed the first of the two.
-    (again,) = claiming.take(store, due.look(store, {"greet": 5}, PAST), PAST, stamp()).jobs
+    (again,) = claiming.take(store, due.look(store, {"greet": 5}, PAST).jobs, PAST, stamp()).jobs
     assert as_stored(store, again) == again
 
 

@@ -86,7 +86,7 @@ A_WRITE_ASKS_AGAIN: Final = {
     "jobs.bulk_writes.last_id", "jobs.bulk_writes.read", "jobs.bulk_writes.window_end",
     "jobs.claiming._release_each", "documents.claiming.update_each_if_refused", "documents.due._look",
     "documents.due._look_for_unreadable", "documents.rescuing.observe_in", "broken.doubled_fields.current_schedule",
-    "jobs.due._look", "jobs.due_behind_skipped._keys", "jobs.due_behind_skipped._read", "jobs.instances.claims_of",
+    "jobs.due._batches", "jobs.due_behind_skipped._keys", "jobs.due_behind_skipped._read", "jobs.instances.claims_of",
     "jobs.instances.locked_until", "jobs.instances.read", "jobs.instances.read_all", "broken.repairing.try_out",
     "jobs.rescuing._as_compared", "jobs.rescuing.look", "jobs.rescuing.read", "jobs.rescuing.read_whole",
     "jobs.retention.beyond_the_last", "jobs.retention.choose", "jobs.retention.names", "jobs.starting_again._look",

@@ -28,7 +28,7 @@ def store(db: Database) -> JobCollection:
 
 def test_claim_takes_a_job_before_its_moment_and_not_from_then_on(store: JobCollection) -> None:
     limited, free = insert(store, start_by=SOON), insert(store)
-    seen = due.look(store, {"greet": 5}, SOON)
+    seen = due.look(store, {"greet": 5}, SOON).jobs
     taken = claiming.take(store, seen, SOON, stamp(at=SOON))
     assert [job.id for job in taken.jobs] == [free.id]
     assert [job.id for job in claim_due(store, {"greet": 5}, now=PAST)] == [limited.id]
@@ -36,7 +36,7 @@ def test_claim_takes_a_job_before_its_moment_and_not_from_then_on(store: JobColl
 
 def test_job_that_is_claimed_is_not_ended_and_one_that_is_ended_is_not_claimed(store: JobCollection) -> None:
     first, second = insert(store, start_by=SOON), insert(store, start_by=SOON)
-    seen = due.look(store, {"greet": 5}, PAST)
+    seen = due.look(store, {"greet": 5}, PAST).jobs
     claimed = claiming.take(store, [job for job in seen if job.id == first.id], PAST, stamp())
     assert len(claimed.jobs) == 1
     (ended,) = unstarted_writes.end(store, seen, SOON, "receipt")
@@ -76,7 +76,7 @@ def test_broken_moment_harms_no_other_job(store: JobCollection, jobs: Collection
     neighbour = insert(store, start_by=SOON)
     broken = insert(store)
     jobs.update_one({"_id": broken.id}, {"$set": {"startBy": "soon"}})
-    seen = due.look(store, {"greet": 5}, SOON)
+    seen = due.look(store, {"greet": 5}, SOON).jobs
     assert [job.id for job in seen] == [neighbour.id]
     assert [job.id for job in unstarted_writes.end(store, seen, SOON, "receipt")] == [neighbour.id]
 

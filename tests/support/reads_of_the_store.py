@@ -22,11 +22,15 @@ _READS: Final = {
     "find_raw_batches",
 }
 
+IN_BATCHES: Final = STORE / "driver" / "raw_batches.py"
+_READS_IN_BATCHES: Final = {"aggregated_in_batches", "found_in_batches"}
+"""Its functions, which are given the collection. What they do themselves counts where they are called."""
+
 
 def reads_by_function() -> Mapping[str, Sequence[str]]:
     """For each function with reads ("claiming.read_back"), what each of them asks for, sorted."""
     found: dict[str, list[str]] = defaultdict(list)
-    for path in sorted(STORE.rglob("*.py")):
+    for path in sorted({*STORE.rglob("*.py")} - {IN_BATCHES}):
         room = ".".join(path.relative_to(STORE).with_suffix("").parts)
         for function, read in _reads_in(ast.parse(path.read_text()), ()):
             found[f"{room}.{function[-1].name}"].append(_what_is_asked(read, function))
@@ -38,16 +42,26 @@ def _reads_in(
 ) -> Iterator[tuple[tuple[ast.FunctionDef, ...], ast.Call]]:
     if isinstance(node, ast.FunctionDef):
         inside = (*inside, node)
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _READS:
+    if isinstance(node, ast.Call) and _handle_of(node) is not None:
         assert inside, "a read outside of a function"
         yield inside, node
     for child in ast.iter_child_nodes(node):
         yield from _reads_in(child, inside)
 
 
+def _handle_of(call: ast.Call) -> ast.expr | None:
+    """What a read reads; None for another call."""
+    if isinstance(call.func, ast.Attribute) and call.func.attr in _READS:
+        return call.func.value
+    if isinstance(call.func, ast.Name) and call.func.id in _READS_IN_BATCHES:
+        return call.args[0]
+    return None
+
+
 def _what_is_asked(read: ast.Call, inside: Sequence[ast.FunctionDef]) -> str:
-    assert isinstance(read.func, ast.Attribute)
-    concern = _concern_of(read.func.value, inside)
+    handle = _handle_of(read)
+    assert handle is not None
+    concern = _concern_of(handle, inside)
     in_session = any(_has_session(one, inside) for one in read.keywords)
     return f"{concern}, in a session" if in_session else concern
 

@@ -97,8 +97,16 @@ class DocumentClaims(NamesNoItems):
         return found
 
     async def look(
-        self, wanted: Mapping[str, int], passed_over: Mapping[str, int], demand: Demand, now: datetime
+        self,
+        wanted: Mapping[str, int],
+        passed_over: Mapping[str, int],
+        demand: Demand,
+        now: datetime,
+        *,
+        enough: int,
+        in_flight: Set[Hashable],
     ) -> FoundItems[Any]:
+        # It reads ids alone, so nothing here is large.
         look: Callable[[], documents.due.SeenIds] = partial(
             documents.due.survey, self._leased, wanted[GROUP], now, passed_over=passed_over.get(GROUP, 0)
         )

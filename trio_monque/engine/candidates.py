@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -48,7 +48,14 @@ class Finder(Protocol[T]):
         ...
 
     async def look(
-        self, wanted: Mapping[str, int], passed_over: Mapping[str, int], demand: Demand, now: datetime
+        self,
+        wanted: Mapping[str, int],
+        passed_over: Mapping[str, int],
+        demand: Demand,
+        now: datetime,
+        *,
+        enough: int,
+        in_flight: Set[Hashable],
     ) -> FoundItems[T]:
         """Candidates of the wanted groups. It writes nothing.
 
@@ -57,6 +64,8 @@ class Finder(Protocol[T]):
             passed_over: How many of the first items of a group to skip.
             demand: What the claim is for.
             now: By the server's time.
+            enough: With this number of items, the look may end early if they are large. The rest is read ahead.
+            in_flight: The keys of the items that claims in flight have. They do not count, and may be left out.
         """
         ...
 
@@ -107,11 +116,11 @@ class Candidates(Generic[T]):
         """Goes around the claim of these candidates, which sets the answer."""
         prefetch, answer = self._prefetch, Answer(len(chosen))
         is_all = not prefetch.full  # Before the claim: another look may replace what this one was chosen from.
-        keys = prefetch.ask_for(chosen)
+        keys, asked_at = prefetch.ask_for(chosen), trio.current_time()
         try:
             yield answer
         finally:
-            prefetch.answered(chosen, keys)
+            prefetch.answered(chosen, keys, trio.current_time() - asked_at)
         # Not after an error: what was claimed is unknown.
         self.contention.took(answer.tried, answer.won, is_all=is_all)
         if answer.won < answer.tried:
@@ -136,7 +145,9 @@ class Candidates(Generic[T]):
             wanted = prefetch.reach(wanted, demand.capacity, read_at)
         wanted = prefetch.beside_those_in_flight(wanted)
         prefetch.look()
-        found = await self._finder.look(wanted, passed_over, demand, now)
+        # Withheld items count: otherwise a look that finds only these would end before the others, again and again.
+        enough = demand.total + prefetch.withheld
+        found = await self._finder.look(wanted, passed_over, demand, now, enough=enough, in_flight=prefetch.in_flight)
         self.looked_at = now
         prefetch.fill(
             found.items,
@@ -144,6 +155,7 @@ class Candidates(Generic[T]):
             found.exhausted,
             read_at,
             is_whole=found.is_whole,
+            unread=found.unread,
             is_running_here=demand.is_running_here,
         )
         self.contention.looked(full=prefetch.full, short=found.short)

@@ -121,6 +121,7 @@ class FoundItems(Generic[ItemT]):
         exhausted: The groups that have no other due items than these.
         short: The groups that had fewer items than wanted behind those that were passed over.
         is_whole: Whether the look also shows items that some claims do not accept (see `Finder.accepts`).
+        unread: The groups that were not read to the end, because the look had enough before.
     """
 
     items: Sequence[ItemT]
@@ -128,6 +129,7 @@ class FoundItems(Generic[ItemT]):
     exhausted: Collection[str]
     short: Collection[str]
     is_whole: bool = True
+    unread: Collection[str] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,15 @@ each look, and a few looks pass any number of withheld items."""
 T = TypeVar("T")
 
 KEPT_FOR: Final = 0.1
-"""Seconds for which candidates are used. The order of claims is at most this old; the claim's own condition finds what
-has changed since."""
+"""Seconds for which candidates are used at least. The order of claims is at most this old; the claim's own condition
+finds what has changed since."""
+
+KEPT_FOR_CLAIMS: Final = 2
+"""They are used for as long as this number of claims takes, if that is longer: on a slow server, the next claim would
+find all of them too old otherwise, and would look again."""
+
+KEPT_AT_MOST: Final = 1.0
+"""Seconds for which candidates are used at most."""
 
 READ_AHEAD: Final = 4
 """At most this many times the number of items that may run at once is read."""
@@ -54,7 +61,9 @@ class Prefetch(Generic[T]):
         self._empty: Set[str] = frozenset()
         self._read_at = self._whole_at = -math.inf
         self._is_whole = True
+        self._unread: Set[str] = frozenset()
         self._used = 0
+        self._kept_for = KEPT_FOR
         self._in_flight: set[Hashable] = set()
         self._in_flight_of: Counter[str] = Counter()
         # How many more items the next look reads because runs here withhold some that the last look found. Those stay
@@ -82,7 +91,7 @@ class Prefetch(Generic[T]):
         age = now - self._read_at
         most = max(READ_AHEAD * capacity, READ_AT_LEAST)
         # As fast as claims have used the last answer, for as long as the next one is fresh.
-        ahead = math.ceil(min(most, self._used * KEPT_FOR / age) if age > 0 else most)
+        ahead = math.ceil(min(most, self._used * self._kept_for / age) if age > 0 else most)
         share = -(-ahead // len(full))
         return {group: max(count, share) if group in full else count for group, count in wanted.items()}
 
@@ -121,6 +130,16 @@ class Prefetch(Generic[T]):
         beside = self._in_flight_of + self._withheld_of
         return {group: count + beside[group] for group, count in wanted.items()}
 
+    @property
+    def withheld(self) -> int:
+        """How many items the next look may see that are withheld."""
+        return self._withheld_of.total()
+
+    @property
+    def in_flight(self) -> Set[Hashable]:
+        """The keys of the items that claims in flight have."""
+        return frozenset(self._in_flight)
+
     def has_more(self, wanted: Collection[str]) -> bool:
         """Whether these groups may have more items than were read."""
         return not self.full.isdisjoint(wanted)
@@ -137,6 +156,7 @@ class Prefetch(Generic[T]):
         read_at: float,
         *,
         is_whole: bool = True,
+        unread: Collection[str] = (),
         is_running_here: Callable[[Hashable], bool] = lambda key: False,
     ) -> None:
         """What the look has found replaces all that was known.
@@ -146,7 +166,7 @@ class Prefetch(Generic[T]):
             asked: The groups that were looked at.
             exhausted: The groups that have no other items than these.
             read_at: When the look began.
-            is_whole: See `Found`.
+            is_whole, unread: See `FoundItems`.
             is_running_here: Whether this instance already runs an item, by its key: it must not be claimed again.
         """
         groups: dict[str, deque[T]] = {group: deque() for group in asked}
@@ -164,16 +184,18 @@ class Prefetch(Generic[T]):
             group for group in exhausted if group in groups and not groups[group] and not withheld[group]
         )
         self._groups, self._exhausted, self._read_at, self._used = groups, exhausted, read_at, 0
-        self._is_whole = is_whole
+        self._is_whole, self._unread = is_whole, frozenset(unread)
         if is_whole:
             self._whole_at = read_at
 
     def serves(self, wanted: Mapping[str, int], total: int, now: float, accepts: Callable[[T], bool] | None) -> bool:
         """Whether a claim needs no look: the candidates are fresh, fill the free slots, and leave out no group."""
-        if now >= self._read_at + KEPT_FOR or not wanted.keys() <= self._groups.keys():
+        if now >= self._read_at + self._kept_for or not wanted.keys() <= self._groups.keys():
             return False
         counts = {group: self._count(group, most, accepts) for group, most in wanted.items()}
-        if not all(counts[group] or group in self._exhausted for group in wanted):
+        # A group that the last look has not reached waits for the next one: a look for each claim would read large
+        # items again and again.
+        if not all(counts[group] or group in self._exhausted or group in self._unread for group in wanted):
             return False
         there = sum(counts.values())
         if accepts is None and not self._is_whole:
@@ -218,8 +240,15 @@ class Prefetch(Generic[T]):
                 self._groups[group] = deque(one for one in there if self._key_of(one) not in keys)
         return keys
 
-    def answered(self, chosen: Sequence[T], keys: Set[Hashable]) -> None:
-        """The claim of these is answered. Those that are still due are in the next look. `keys` are theirs."""
+    def answered(self, chosen: Sequence[T], keys: Set[Hashable], took: float) -> None:
+        """The claim of these is answered. Those that are still due are in the next look.
+
+        Args:
+            chosen: What it asked for.
+            keys: Theirs.
+            took: Seconds from the claim to its answer.
+        """
+        self._kept_for = min(max(KEPT_FOR, KEPT_FOR_CLAIMS * took), KEPT_AT_MOST)
         self._in_flight.difference_update(keys)
         self._in_flight_of.subtract(Counter(map(self._group_of, chosen)))
 

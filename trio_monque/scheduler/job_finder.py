@@ -11,7 +11,8 @@ names; see `claiming.py`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Hashable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -25,7 +26,7 @@ from ..jobs.rescue_policy import is_suspect
 from ..store.driver.database_threads import Channel
 from ..store.driver.types import ObjectId
 from ..store.jobs import due
-from ..store.jobs.due import Seen
+from ..store.jobs.due import Reach, Seen
 from .context import SchedulerContext
 
 
@@ -58,6 +59,9 @@ class JobFinder:
         self._paused = shared.paused
         self._leased = shared.leased
         self._turns = Turns()
+        # What the last look has shown: see `Seen`.
+        self._unread: Sequence[str] = ()
+        self._usual_size = 1
 
     def groups(self, demand: Demand) -> Mapping[str, int]:
         # By the cached answer, which may be outdated: the thread that claims looks the pauses up again.
@@ -79,9 +83,17 @@ class JobFinder:
         return 0 if worker is None else worker.settings.priority
 
     async def look(
-        self, wanted: Mapping[str, int], passed_over: Mapping[str, int], demand: Demand, now: datetime
+        self,
+        wanted: Mapping[str, int],
+        passed_over: Mapping[str, int],
+        demand: Demand,
+        now: datetime,
+        *,
+        enough: int,
+        in_flight: Set[Hashable],
     ) -> FoundItems[Job]:
         with_suspects = demand.suspects > 0
+        wanted, reach = self._what_fits(wanted, enough, in_flight)
 
         def look() -> tuple[Mapping[str, int], Seen]:
             paused = self._paused.look_up(self._leased)
@@ -96,11 +108,35 @@ class JobFinder:
                 suspects=with_suspects,
                 passed_over=behind,
                 is_announced=demand.force_look,
+                reach=reach,
             )
             return groups, self._context.with_indexes(survey) if groups else Seen([])
 
         asked, seen = await self._db_threads.call(look, channel=Channel.CLAIMS, abandon_on_cancel=True)
-        return FoundItems(seen.jobs, asked, seen.exhausted, seen.short, is_whole=with_suspects)
+        self._unread, self._usual_size = seen.unread, seen.usual_size
+        return FoundItems(
+            seen.jobs, asked, seen.exhausted, seen.short, is_whole=with_suspects, unread=frozenset(seen.unread)
+        )
+
+    def _what_fits(
+        self, wanted: Mapping[str, int], enough: int, in_flight: Set[Hashable]
+    ) -> tuple[Mapping[str, int], Reach]:
+        """How many jobs of each name to read, in this order, so that the look stays within `due.LOOK_BYTES`.
+
+        The names of one priority share what fits, and those come first that the last look has not reached. Of
+        different priorities, the higher one always comes first.
+        """
+        if not self._unread and self._usual_size * sum(wanted.values()) <= due.LOOK_BYTES:
+            return wanted, Reach(enough + len(in_flight), self._usual_size)
+        # Rare: only payloads of many kilobytes fill a look.
+        names = dict.fromkeys([*(name for name in self._unread if name in wanted), *wanted])
+        sharing = Counter(map(self.priority_of, names))
+        room = max(enough, due.LOOK_BYTES // self._usual_size)
+        fitting = {
+            name: min(wanted[name], -(-room // sharing[self.priority_of(name)]))
+            for name in sorted(names, key=self.priority_of, reverse=True)
+        }
+        return fitting, Reach(enough, self._usual_size, [ObjectId(key) for key in in_flight if isinstance(key, bytes)])
 
 
 _rescues_of: Final = attrgetter("rescues")

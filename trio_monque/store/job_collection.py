@@ -97,6 +97,17 @@ class JobCollection:
         # for the whole batch. Then they are read again as bytes, and decoded one by one.
         except (BSONError, UnicodeDecodeError):
             documents = list(read(self.raw))
+        return self._sorted_out(documents)
+
+    def decoded_batch(self, batch: bytes) -> list[Job]:
+        """Return the jobs in a batch of `find_raw_batches`. Other documents are left out, and logged once."""
+        try:
+            documents: list[Any] = bson.decode_all(batch, self.codec.reading)
+        except (BSONError, UnicodeDecodeError):
+            documents = bson.decode_all(batch, self.codec.raw)
+        return self._sorted_out(documents)[0]
+
+    def _sorted_out(self, documents: Iterable[Any]) -> tuple[list[Job], list[BrokenDocumentError]]:
         jobs, broken = [], []
         for document in documents:
             try:

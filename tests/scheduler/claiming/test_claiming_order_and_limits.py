@@ -144,7 +144,7 @@ def test_of_many_simultaneous_claims_on_one_job_exactly_one_wins(db: Database, j
     everybody_has_seen_it = threading.Barrier(20)
 
     def claim(number: int) -> list[str]:
-        found = due.look(store, {"greet": 1}, PAST)
+        found = due.look(store, {"greet": 1}, PAST).jobs
         everybody_has_seen_it.wait()
         return [str(flat(taken).claimed_by) for taken in claiming.take(store, found, PAST, stamp(f"us-{number}")).jobs]
 

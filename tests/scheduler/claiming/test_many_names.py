@@ -12,7 +12,6 @@ from trio.testing import MockClock
 
 from trio_monque import Monque, NewJob, RunningJob, Workers
 from trio_monque.engine import prefetch
-from trio_monque.jobs.job import Job
 from trio_monque.store.driver.types import Database
 from trio_monque.store.jobs import due
 from trio_monque.testing import SchedulerOpener, drain
@@ -28,9 +27,9 @@ class Reads:
         self.numbers: list[int] = []
         look = due.look
 
-        def counted(*args: Any, **kwargs: Any) -> Sequence[Job]:
+        def counted(*args: Any, **kwargs: Any) -> due.Looked:
             found = look(*args, **kwargs)
-            self.numbers.append(len(found))
+            self.numbers.append(len(found.jobs))
             return found
 
         monkeypatch.setattr(due, "look", counted)

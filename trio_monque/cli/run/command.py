@@ -69,10 +69,11 @@ Examples:
     help="Serve /metrics there for Prometheus. It may be the address of --health.",
 )
 @click.option(
-    "--no-gc-tuning",
+    "--no-memory-tuning",
     is_flag=True,
-    help="Leave Python's garbage collector as it is. By default, once the program is loaded, the collector passes over "
-    "what is there, and looks at new objects less often; not if the program has set its thresholds.",
+    help="Leave the allocator and Python's garbage collector as they are. By default, all threads share one pool of "
+    "memory (glibc; not if MALLOC_ARENA_MAX is set), and once the program is loaded, the collector passes over what is "
+    "there, and looks at new objects less often (not if the program has set its thresholds).",
 )
 @click.option(SUPERVISED, type=(int, str), hidden=True)
 @log_options
@@ -89,7 +90,7 @@ def run(
     reload: bool,
     health: Address | None,
     metrics: Address | None,
-    no_gc_tuning: bool,
+    no_memory_tuning: bool,
     supervised: tuple[int, str] | None,
 ) -> int:
     """Run jobs until SIGTERM or Ctrl-C, with the workers that each MODULE:ATTRIBUTE names.
@@ -112,7 +113,7 @@ def run(
     if loop == "uvloop" and find_spec("uvloop") is None:
         raise MonqueError("--loop uvloop needs uvloop: python -m pip install uvloop")
     names = SelectedNames(only, without)
-    work = Work(targets, names, connection, loop, options, tunes_gc=not no_gc_tuning)
+    work = Work(targets, names, connection, loop, options, tunes_memory=not no_memory_tuning)
     endpoints = Endpoints(health, metrics)
     if supervised is not None:
         return _run_child(work, endpoints, *supervised)

@@ -9,7 +9,6 @@ from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from types import FrameType
-from typing import Final
 
 import anyio
 
@@ -21,14 +20,9 @@ from ...scheduler.signals import run_until_signalled
 from ...store.driver.types import Database
 from ..connection_options import Connection
 from ..exit_statuses import CHECK_FAILED, SUCCEEDED
+from .memory_tuning import tune_allocator, tune_garbage_collector
 from .target import SelectedNames, WorkerTarget, declared_loop, load_target, workers_of_all
 from .worker_state import WorkerState
-
-GARBAGE_THRESHOLDS: Final = (5000, 50, 100)
-"""How many new objects there are before the garbage collector looks at them, and then at older ones.
-
-Python's own are 700, 10 and 10. A run makes some dozens of objects, and nearly all are gone before the collector looks.
-What refers to itself stays a little longer."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +35,7 @@ class Work:
         connection: The database.
         loop: The event loop of async handlers: trio, asyncio or uvloop; None for the one that the workers declare.
         options: The options of the scheduler that were given.
-        tunes_gc: Whether to set Python's garbage collector for many short runs.
+        tunes_memory: Whether to set Python's garbage collector and the allocator: see `memory_tuning`.
     """
 
     targets: tuple[str, ...]
@@ -49,7 +43,7 @@ class Work:
     connection: Connection
     loop: str | None
     options: SchedulerOptions
-    tunes_gc: bool = True
+    tunes_memory: bool = True
 
 
 def run_worker(work: Work, state: WorkerState) -> int:
@@ -61,6 +55,8 @@ def run_worker(work: Work, state: WorkerState) -> int:
         KeyboardInterrupt: A signal came before the scheduler had started, or after it had ended.
     """
     thresholds = gc.get_threshold()
+    if work.tunes_memory:
+        tune_allocator()
     with default_signals_in_children(), _sigterm_as_ctrl_c(), work.connection.open() as db:
         targets = [load_target(name) for name in work.targets]
         loop = work.loop or declared_loop(targets) or "trio"
@@ -78,8 +74,8 @@ async def _run(
     async with AsyncExitStack() as stack:
         workers = work.selection.of(await workers_of_all(targets, stack), ", ".join(work.targets))
         # Not if the program has set the collector itself.
-        if work.tunes_gc and gc.isenabled() and gc.get_threshold() == thresholds:
-            _tune_garbage_collector()
+        if work.tunes_memory and gc.isenabled() and gc.get_threshold() == thresholds:
+            tune_garbage_collector()
         report = await run_until_signalled(db, workers, task_status=state, **work.options)
         # On asyncio, run_until_signalled leaves the default behind: the process would end without closing resources.
         _make_sigterm_ctrl_c()
@@ -91,13 +87,6 @@ async def _run(
             "the scheduler did not run: a target suppressed the error, where it has a yield: " + ", ".join(work.targets)
         )
     return report
-
-
-def _tune_garbage_collector() -> None:
-    # What is loaded now stays: the collector need never look at it again.
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(*GARBAGE_THRESHOLDS)
 
 
 @contextmanager

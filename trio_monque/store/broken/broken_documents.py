@@ -7,7 +7,6 @@ from typing import Any, Final
 
 import bson
 from bson.errors import BSONError
-from pymongo.cursor import RawBatchCursor
 
 from ...error_types import BrokenDocumentError
 from ...jobs.cron import look_for_zones_again
@@ -17,6 +16,7 @@ from ...log import logger_of
 from ...safe_text import shown
 from ..codec import LENIENT, RawDocument
 from ..driver.commands import BY_ID, command, of_ids
+from ..driver.raw_batches import RawBatches, found_in_batches
 from ..fields import BUT_HEAVY, FIELD
 from ..job_collection import JobCollection, name_in
 from ..skipped_documents import SkippedDocuments, can_be_named
@@ -41,14 +41,14 @@ class BrokenLook:
     """One read of the whole collection, batch by batch, with one cursor of the server."""
 
     def __init__(self) -> None:
-        self._batches: RawBatchCursor[Any] | None = None
+        self._batches: RawBatches | None = None
         self.is_over = False
 
     def next_batch(self, jobs: JobCollection) -> bytes:
         if self._batches is None:
             # No range of ids: it finds ids of one type only. As bytes: one document that cannot be decoded must not
             # spoil the others.
-            self._batches = jobs.collection.find_raw_batches({}, batch_size=MOST_IN_A_BATCH)
+            self._batches = found_in_batches(jobs.collection, {}, batch_size=MOST_IN_A_BATCH)
         return next(self._batches, b"")
 
     def end(self) -> None:

@@ -19,6 +19,7 @@ from ...broken.broken_documents import LARGEST_DOCUMENT, ROOM_FOR_A_CLAIM, broke
 from ...codec import LENIENT
 from ...driver.bounded_counts import Stages, first_of, joined
 from ...driver.commands import command, in_chunks
+from ...driver.raw_batches import aggregated_in_batches, found_in_batches
 from ...fields import BUT_HEAVY, FIELD
 from ...job_collection import JobCollection
 from ...jobs import indexes
@@ -88,7 +89,7 @@ def broken_at_the_heads(jobs: JobCollection, names: Sequence[str]) -> Sequence[B
     found: list[BrokenDocument] = []
     for pipeline in _heads(jobs, names, [{"$project": BUT_HEAVY}]):
         hint = indexes.name_of(indexes.CLAIM)
-        for batch in briefly(partial(jobs.collection.aggregate_raw_batches, pipeline, hint=hint)):
+        for batch in briefly(partial(aggregated_in_batches, jobs.collection, pipeline, hint=hint)):
             found += broken_among(jobs, batch, MOST_FOUND - len(found))
             if len(found) == MOST_FOUND:
                 return found
@@ -119,6 +120,6 @@ def wrong_by_index(jobs: JobCollection, index: IndexModel) -> Sequence[BrokenDoc
     condition = {**at_rest, "$or": conditions}
     found: list[BrokenDocument] = []
     hint = indexes.name_of(index)
-    for batch in briefly(partial(jobs.collection.find_raw_batches, condition, BUT_HEAVY, hint=hint, limit=MOST_FOUND)):
+    for batch in briefly(partial(found_in_batches, jobs.collection, condition, BUT_HEAVY, hint=hint, limit=MOST_FOUND)):
         found += broken_among(jobs, batch, MOST_FOUND - len(found))
     return found
