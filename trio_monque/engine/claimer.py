@@ -40,9 +40,9 @@ TURNS_TO_JOIN: Final = 2
 class _Shown(Enum):
     """What an attempt to claim has shown."""
 
-    MORE = auto()  # More is due, and slots are free: claim again at once.
-    ALL = auto()  # A look took what it could: ask when the next item is due.
-    NOT_LOOKED = auto()  # No look was needed, or none was possible.
+    MORE = auto()  # More may be due: claim again at once. If no slot is free, that attempt ends as NOT_LOOKED.
+    ALL = auto()  # A look took what it could, or gave up: ask when the next item is due.
+    NOT_LOOKED = auto()  # No look was needed or possible, or the one announced item was claimed without a look.
     FAILED = auto()  # An outage: claim again after a pause.
 
 
@@ -79,6 +79,7 @@ class Claimer(Generic[ClaimT, SettlementT]):
         self._waker = waker
         self._stop = stop
         self._delay = FIRST_RETRY
+        # Without polls, it takes more lost races before it waits: see `LookLedger`.
         self._ledger = LookLedger(has_polls=not waker.never_polls)
         self.progress = Progress("claimer")
 
@@ -93,18 +94,24 @@ class Claimer(Generic[ClaimT, SettlementT]):
         return self._ledger.is_behind(trio.current_time())
 
     async def wait_caught_up(self) -> None:
-        """Returns when the claimer is not behind any more. It checks after each claim and each settlement."""
+        """Returns when the claimer is not behind any more. It checks after each claim and each settlement.
+
+        Also if time alone ends `is_behind`: then all slots are taken, so another settlement follows.
+        """
         while self.is_behind:
             await self._runner.wait_changed()
 
     async def wait_claimed(self) -> None:
         """Returns when `Runner.held` has what the claims in flight have granted."""
-        last = self._ledger.claims_sent
+        last = self._ledger.claims_sent  # Not later ones: a busy claimer always has one in flight.
         while self._ledger.is_any_in_flight(last):
             await self._runner.wait_changed()
 
     async def run(self, running: trio.Nursery) -> None:
-        """Starts each claim's run in `running`; returns when the end was asked for."""
+        """Starts each claim's run in `running`, which outlives this; returns when the end was asked for.
+
+        An error in one task asks for the end (`guard`), and the end wakes the other.
+        """
         async with trio.open_nursery() as claims:
             for _ in range(1, AT_ONCE):
                 claims.start_soon(guard, self._stop, partial(self._claim, running), self.progress)
@@ -118,17 +125,18 @@ class Claimer(Generic[ClaimT, SettlementT]):
             # others. Without this, the claimer would wait for a wake that never comes.
             if self._stop.draining.is_set():
                 break
-            # A wake is lost in the pause below, so a look follows it, which sees whatever it was for.
-            wake = LOOK
             if found is _Shown.FAILED:
-                # Any wake ends the pause: the end must, and a pause that others cut short costs one look.
+                # A look follows the pause: it sees what the failed claim was for, and what the wake was for that is
+                # lost here. Any wake ends the pause: the end must, and a pause that something announced cuts short
+                # costs one look.
+                wake = LOOK
                 with self._pauses.timeout_after_fault(self._delay):
                     await self._wake.wait()
                 self._delay = min(2 * self._delay, LONGEST_RETRY)
                 continue
             self._delay = FIRST_RETRY
             if found is _Shown.MORE:
-                # The runs that were just started, and the other task, come first.
+                # A turn for the runs that were just started, and for the other task. Not LOOK: nothing was announced.
                 await trio.lowlevel.checkpoint()
                 wake = GO_ON
                 continue
@@ -141,11 +149,12 @@ class Claimer(Generic[ClaimT, SettlementT]):
             if wake.room:
                 for _ in range(TURNS_TO_JOIN):
                     await trio.lowlevel.checkpoint()
-        # The signal wakes one task at a time: this passes the end on to the other one.
+        # The signal wakes one task at a time: this passes the end on to the other one, if that still waits.
         self._wake.set()
 
     async def _claim_for(self, wake: Wake, running: trio.Nursery) -> _Shown:
         if wake.look or not self._ledger.is_all_taken:
+            # An item that was announced forces a look, too: one in flight may have read the database before it came.
             return await self._look(running, force_look=wake.look or wake.item is not None)
         if wake.item is None:
             # A slot is free, and all that is due here was taken. Without a stream or local wakeups, other instances do
@@ -153,12 +162,13 @@ class Claimer(Generic[ClaimT, SettlementT]):
             must_see = wake.room and not self._waker.hears_others
             return await self._look(running) if must_see else _Shown.NOT_LOOKED
         if wake.item.group not in self._slots.groups:  # No item of this group can start here.
-            self._waker.took()  # The waker may wait for this claim.
+            self._waker.took()  # The waker asks what is due next only after the claim that it has caused.
             return _Shown.NOT_LOOKED
         # One insert may store the jobs of many callers, who announce them in the same turn of the event loop. If there
         # is more than this item, one look is cheaper than a claim for each. (A drain may come now: what is claimed all
         # the same is given back in `_start`.)
         await trio.lowlevel.checkpoint()
+        # A free slot in it needs nothing of its own: a look asks for all slots, and so does the claim after `_take`.
         later = self._wake.take()
         if later.look or later.item not in (None, wake.item):
             return await self._look(running)
@@ -170,13 +180,17 @@ class Claimer(Generic[ClaimT, SettlementT]):
             ledger.announce()
         demand = slots.demand(share_of(slots.capacity), force_look=ledger.must_look)
         if demand.total == 0:
-            return _Shown.NOT_LOOKED
+            return _Shown.NOT_LOOKED  # A slot that becomes free wakes the claimer.
+        # More claims would only wait for their settlements, and be renewed meanwhile.
         if self._is_settler_behind():
             self._runner.wake_when_settled()
             return _Shown.NOT_LOOKED
         # Mark the announcement as covered only here. The early returns above could not claim, so it must stay open for
         # a later look.
+        # If the look fails, the one after the pause is forced, which announces anew.
         look = ledger.begin()
+        # A function and not the runs of now: it is asked when the candidates are there, which may be items that this
+        # instance still works on although their claims were lost.
         demand = replace(demand, is_running_here=self._runner.is_running_here)
         brought = await self._ask(partial(self._source.claim, demand), demand, running)
         if brought is None:
@@ -184,9 +198,11 @@ class Claimer(Generic[ClaimT, SettlementT]):
         groups, more = brought
         is_all = took_all(demand, slots.groups, groups, more=more)
         ledger.looked(look, demand, len(groups), more=more, took_all=is_all, now=trio.current_time())
+        # Other instances win each race, or nothing that is due can be claimed: without this, it would look without end.
         if ledger.gives_up():
             self._waker.look_again()
             return _Shown.ALL
+        # It got all that it asked for, so there may be more, and slots have become free meanwhile.
         again = more or (ledger.was_full and slots.demand().total > 0)
         return _Shown.MORE if again else _Shown.ALL
 
@@ -197,6 +213,7 @@ class Claimer(Generic[ClaimT, SettlementT]):
             return await self._look(running)
         demand = replace(demand, is_running_here=self._runner.is_running_here)
         brought = await self._ask(partial(self._source.claim_one, item, demand), demand, running)
+        # `more`: the source could not tell whether the item can be claimed, or had to give it back.
         if brought is None or brought.more:
             # The item may still be due. As if it were announced anew: a look that began before this does not answer it.
             self._ledger.announce()
@@ -212,7 +229,10 @@ class Claimer(Generic[ClaimT, SettlementT]):
     async def _ask(
         self, claim: Callable[[], Awaitable[Granted[ClaimT]]], demand: Demand, running: trio.Nursery
     ) -> _Brought | None:
-        """Sends the claim, and starts what it grants; None in an outage."""
+        """Sends the claim, and starts what it grants; None in an outage.
+
+        If only the answer was lost, the source finds out what it holds, and gives that back (`orphaned_claims`).
+        """
         sent, number = trio.current_time(), self._ledger.send()
         self.progress.ask()
         try:
@@ -224,18 +244,19 @@ class Claimer(Generic[ClaimT, SettlementT]):
         except Exception as error:
             if not self._pauses.is_transient(error):
                 raise
-            if self.progress.fail(error):
+            if self.progress.fail(error):  # Once an outage.
                 self._observer.claiming_failed(error)
             return None
-        else:
+        else:  # Not in the `try`: an error of ours in `_start` must not pass for an outage.
             self.progress.answered(len(granted.claims))
-            # No checkpoint since the reservation ended: the runs take the slots before a claim can ask for them.
+            # No checkpoint since the reservation ended: `hold` takes the slots before another claim can ask for them.
             return _Brought(self._start(granted, sent, running), granted.more)
         finally:
             # After `_start`, so that what waits for the claims in flight finds their runs in `held`.
             self._ledger.answered(number)
             # Something was announced while this claim had its slots reserved. Without this, no look with all slots
-            # would follow, and the item would wait for the next wake.
+            # would follow, and the item would wait for the next wake. (While `must_look` holds, `is_all_taken` does
+            # not, so this wake leads to a look. That look covers the announcement, so it cuts one pause short at most.)
             if self._ledger.must_look and not self._ledger.is_claiming:
                 self._wake.go_on()
             self._runner.changed()
@@ -251,7 +272,8 @@ class Claimer(Generic[ClaimT, SettlementT]):
             # running.) `draining`: no work may begin after a drain, and this claim was in flight when it came.
             # `has_another_run`: otherwise two runs of one item would overlap in this process. The claim of the other
             # was taken away (a Node peer recovers a claim by its own `lockTimeout`; a program deletes the document and
-            # inserts it again).
+            # inserts it again). Once it is given back, it is not claimed here again while the other runs
+            # (`is_running_here`). For both, SHUTDOWN means: released, and no attempt is counted.
             if self._stop.draining.is_set() or self._runner.has_another_run(run):
                 run.cancel(CancelReason.SHUTDOWN)
             running.start_soon(self._runner.run_to_end, run, name="run")
