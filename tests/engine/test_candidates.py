@@ -11,7 +11,7 @@ import trio
 from trio.testing import MockClock
 
 from trio_monque.engine.candidates import Candidates
-from trio_monque.engine.contention import FRUITLESS_TO_SPREAD, Contention
+from trio_monque.engine.contention import SECONDS_TO_HEAD, Contention
 from trio_monque.engine.demand import Demand, FoundItems
 from trio_monque.engine.prefetch import KEPT_FOR
 
@@ -251,21 +251,22 @@ def far(batches: int) -> int:
 
 
 async def lose_all(candidates: Candidates[Item]) -> None:
-    """Often enough that they come from elsewhere."""
-    for _ in range(FRUITLESS_TO_SPREAD):
-        with candidates.asking_for(await candidates.choose(demand(2, force_look=True), NOW)) as answer:
-            answer.won = 0
+    """So that they come from elsewhere."""
+    with candidates.asking_for(await candidates.choose(demand(2, force_look=True), NOW)) as answer:
+        answer.won = 0
 
 
 async def test_they_come_from_elsewhere_where_others_are_as_fast(autojump_clock: MockClock) -> None:
-    queue = Queue(group("a", 200))
+    queue = Queue(group("a", 1000))
     candidates = Candidates(queue)
     candidates.contention = Contention(far)
     await lose_all(candidates)
     queue.looks.clear()
     for _ in range(2):
         await candidates.choose(demand(2, force_look=True), NOW)
-    assert {behind.get("a", 0) for _, behind in queue.looks} == {0, 126}  # And, in turn, from the head.
+    await trio.sleep(SECONDS_TO_HEAD)
+    await candidates.choose(demand(2, force_look=True), NOW)
+    assert [behind.get("a", 0) for _, behind in queue.looks] == [504, 504, 0]
 
 
 async def test_they_come_from_nearer_where_there_are_none_so_far(autojump_clock: MockClock) -> None:

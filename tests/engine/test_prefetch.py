@@ -120,7 +120,7 @@ def test_it_reads_as_far_as_claims_get_while_it_is_fresh_and_no_further(capacity
     def reach(used: int, age: float) -> int:
         window = window_of(*items("a", used))
         window.ask_for(items("a", used))
-        return window.reach({"a": 1}, capacity, age)["a"]
+        return window.reach({"a": 1}, 1, capacity, age)["a"]
 
     assert reach(used=5, age=KEPT_FOR / 2) == 10
     assert reach(used=20, age=10 * KEPT_FOR) == 2
@@ -129,14 +129,23 @@ def test_it_reads_as_far_as_claims_get_while_it_is_fresh_and_no_further(capacity
     assert reach(used=20, age=0.0) == most  # In virtual time, say.
 
 
+def test_it_reads_as_many_as_whole_claims_take() -> None:
+    def reach(used: int, total: int) -> int:
+        window = window_of(*items("a", 300))
+        window.ask_for(items("a", used))
+        return window.reach({"a": 1}, total, 100, KEPT_FOR)["a"]
+
+    assert [reach(used, 100) for used in (250, 199, 100, 99)] == [200, 100, 100, 99]
+
+
 def test_it_reads_further_only_where_more_was_there_and_shares_that() -> None:
     window = window_of(*items("a", 2), *items("b", 2), *items("c", 1), exhausted=["c"])
     window.ask_for([("a", 0)])
-    assert window.reach({"a": 2, "b": 2, "c": 2}, 10, 0.0) == {"a": 200, "b": 200, "c": 2}
-    assert window.reach({"c": 2}, 10, 0.0) == {"c": 2}
+    assert window.reach({"a": 2, "b": 2, "c": 2}, 6, 10, 0.0) == {"a": 198, "b": 198, "c": 2}
+    assert window.reach({"c": 2}, 2, 10, 0.0) == {"c": 2}
     assert (window.has_more(["a"]), window.has_more(["c"])) == (True, False)
     window.forget()
-    assert window.reach({"a": 2}, 10, 0.0) == {"a": 2}
+    assert window.reach({"a": 2}, 2, 10, 0.0) == {"a": 2}
     assert not window.serves({"a": 1}, 1, 0.0, None)
 
 

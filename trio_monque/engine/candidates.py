@@ -139,10 +139,10 @@ class Candidates(Generic[T]):
         # Read ahead only if neither this look nor the one before was forced: the next announcement would throw it away.
         is_quiet, self._was_forced = not (demand.force_look or self._was_forced), demand.force_look
         read_at = trio.current_time()  # Before the look, so that its answer counts as older than it may be.
-        passed_over = self.contention.passed_over(demand.groups)
         wanted = prefetch.shares(demand.groups, demand.total, self._finder.priority_of)
         if is_quiet:
-            wanted = prefetch.reach(wanted, demand.capacity, read_at)
+            wanted = prefetch.reach(wanted, demand.total, demand.capacity, read_at)
+        passed_over = self.contention.passed_over(wanted, read_at)
         wanted = prefetch.beside_those_in_flight(wanted)
         prefetch.look()
         # Withheld items count: otherwise a look that finds only these would end before the others, again and again.

@@ -1,7 +1,8 @@
 """Where to look for candidates while other instances take the same ones. Pure, except for the random draw.
 
-All instances see the same candidates at the head of the queue. An instance that loses most of them draws another
-*batch* (as many items as it wants) further behind the head, so that instances rarely meet.
+All instances see the same candidates at the head of the queue. An instance that loses most of them moves to a *place*
+of its own further behind the head, which it draws. It keeps the place for as long as it gets what it sees there, and
+draws another one if it does not: so after a few looks, all instances have different places, and lose next to nothing.
 """
 
 from __future__ import annotations
@@ -10,26 +11,29 @@ import random
 from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
-FRUITLESS_TO_SPREAD: Final = 2
-"""After this number of takes in a row that won less than half, it draws batches: it is *spread*."""
-
-QUIET_TO_RETURN: Final = 32
+QUIET_TO_RETURN: Final = 128
 """After this number of takes in a row that lost nothing, it goes back to the head, and to the order of the queue."""
 
-HEAD_EVERY: Final = 16
-"""While spread, one look in this number is at the head: without it, the first items might be passed over for ever."""
+MOST_QUIET_TO_RETURN: Final = 1024
+"""If the others are still there, it needs twice as many the next time, at most this number."""
 
-# Number of batches to choose from at random. Two instances pick the same batch with probability 1/n. Of eight that draw
-# at the same time, each loses at most seven 64ths of what it has seen; with only 32 batches, twice as much.
-MOST_BATCHES: Final = 64
-LEAST_BATCHES: Final = 32
+SECONDS_TO_HEAD: Final = 2.0
+"""While spread, it looks at the head so often: without it, the first items might be passed over for ever."""
 
-# The server reads the items that are passed over, for about a microsecond each. So it draws from fewer large batches.
+READS_APART: Final = 4
+"""Two places are this number of reads apart: an instance reads ahead, and a place moves on when items before it are
+taken."""
+
+MOST_PLACES: Final = 64
+LEAST_PLACES: Final = 8
+
+# The server reads the items that are passed over, for about a microsecond each. So there are fewer places that are far
+# apart.
 FURTHEST: Final = 6400
 
 
 class Contention:
-    """Notices that other instances take what this one has just seen, and draws where it looks instead.
+    """Notices that other instances take what this one has just seen, and says where it looks instead.
 
     Attributes:
         tried: How many candidates it has tried to take.
@@ -41,11 +45,12 @@ class Contention:
         self.won = 0
         self._draw = draw
         self._is_spread = False
-        self._fruitless = 0
         self._quiet = 0
-        self._turn = 0
-        self._drawn: dict[str, int] = {}
-        # How many batches a group has, for groups that turned out to be shorter than a draw.
+        self._quiet_to_return = QUIET_TO_RETURN
+        self._head_at: float | None = None
+        # How many items each group passes over, for as long as that goes well. All groups move together.
+        self._places: dict[str, int] = {}
+        # How many items a group can pass over, for groups that turned out to be shorter.
         self._depth: dict[str, int] = {}
 
     @property
@@ -55,25 +60,37 @@ class Contention:
 
     @property
     def is_spread(self) -> bool:
-        """Whether it draws batches, and does not take the head of the queue."""
+        """Whether it has places of its own, and does not take the head of the queue."""
         return self._is_spread
 
-    def passed_over(self, wanted: Mapping[str, int]) -> Mapping[str, int]:
-        """How many of its first items each group passes over in the next look; no entry means none."""
-        self._drawn = {}
-        if self._is_spread:
-            self._turn += 1
-            if self._turn % HEAD_EVERY:
-                # Without groups that want nothing, by which the draw would divide.
-                self._drawn = {
-                    group: self._draw(self._batches(group, count)) for group, count in wanted.items() if count
-                }
-        # In whole batches: without this, the first items would be drawn less often than those that follow.
-        return {group: batch * wanted[group] for group, batch in self._drawn.items() if batch}
+    def passed_over(self, reads: Mapping[str, int], now: float) -> Mapping[str, int]:
+        """How many of its first items each group passes over in the next look; no entry means none.
 
-    def _batches(self, group: str, count: int) -> int:
-        most = max(LEAST_BATCHES, min(MOST_BATCHES, FURTHEST // count))
-        return min(most, self._depth.get(group, most))
+        Args:
+            reads: How many items of each group the look reads.
+            now: On trio's clock.
+        """
+        if not self._is_spread:
+            return {}
+        if self._head_at is None:
+            self._head_at = now
+        if now >= self._head_at + SECONDS_TO_HEAD:
+            self._head_at = now
+            return {}
+        for group, count in reads.items():
+            if group not in self._places:
+                self._places[group] = self._drawn(count, self._depth.get(group))
+        return {group: self._places[group] for group in reads if self._places[group]}
+
+    def _drawn(self, count: int, depth: int | None) -> int:
+        # A power of two, so that instances that read nearly as much have the same places.
+        step = 1 << (READS_APART * max(count, 1) - 1).bit_length()
+        number = min(MOST_PLACES, max(LEAST_PLACES, FURTHEST // step))
+        if depth is not None:
+            # There are few items: the places are nearer to each other, and none is behind the last item.
+            step = min(step, max(count, depth // LEAST_PLACES, 1))
+            number = max(1, min(number, depth // step))
+        return step * self._draw(number)
 
     def looked(self, *, full: Collection[str] = (), short: Collection[str] = ()) -> None:
         """How that look went.
@@ -83,11 +100,11 @@ class Contention:
             short: The groups that had fewer behind those that were passed over.
         """
         for group in short:
-            # The batch that was drawn was not full: the next draws are from those before it.
-            self._depth[group] = max(1, self._drawn.get(group, 1))
+            # The group does not reach as far as this place: the next draw is from those before it.
+            self._depth[group] = self._places.pop(group, 0)
         for group in full:
             if group in self._depth and group not in short:
-                self._depth[group] += 1
+                self._depth[group] += 1 + self._depth[group] // 8
 
     def took(self, tried: int, won: int, *, is_all: bool = False) -> None:
         """How a take of candidates went.
@@ -98,14 +115,18 @@ class Contention:
         """
         self.tried += tried
         self.won += won
-        if self._is_spread:
-            self._quiet = self._quiet + 1 if won == tried else 0
-            if self._quiet >= QUIET_TO_RETURN:
-                self._is_spread, self._fruitless = False, 0
-                self._depth.clear()
-            return
         is_fruitless = not is_all and 2 * won < tried
-        self._fruitless = self._fruitless + 1 if is_fruitless else 0
-        if self._fruitless >= FRUITLESS_TO_SPREAD:
-            self._is_spread, self._quiet = True, 0
-            self._turn = self._draw(HEAD_EVERY)  # Without the draw, all instances might look at the head in step.
+        self._quiet = self._quiet + 1 if won == tried else 0
+        if self._is_spread:
+            if is_fruitless:
+                self._places.clear()
+            if self._quiet >= self._quiet_to_return:
+                self._is_spread, self._quiet = False, 0
+                self._quiet_to_return = min(2 * self._quiet_to_return, MOST_QUIET_TO_RETURN)
+            return
+        if self._quiet >= QUIET_TO_RETURN:
+            self._quiet_to_return = QUIET_TO_RETURN  # The others are gone.
+        if is_fruitless:
+            self._is_spread, self._quiet, self._head_at = True, 0, None
+            self._places.clear()
+            self._depth.clear()

@@ -77,11 +77,12 @@ class Prefetch(Generic[T]):
         """The groups that may have more items than were read."""
         return frozenset(group for group in self._groups if group not in self._exhausted)
 
-    def reach(self, wanted: Mapping[str, int], capacity: int, now: float) -> Mapping[str, int]:
+    def reach(self, wanted: Mapping[str, int], total: int, capacity: int, now: float) -> Mapping[str, int]:
         """How many to read of each group: under a backlog, as many as claims will take while the answer is fresh.
 
         Args:
             wanted: How many of each group could start.
+            total: How many could start in all.
             capacity: How many may run at once.
             now: On the same clock as `read_at`.
         """
@@ -92,6 +93,8 @@ class Prefetch(Generic[T]):
         most = max(READ_AHEAD * capacity, READ_AT_LEAST)
         # As fast as claims have used the last answer, for as long as the next one is fresh.
         ahead = math.ceil(min(most, self._used * self._kept_for / age) if age > 0 else most)
+        # As many as whole claims take: what is left over fills no claim, and is read again.
+        ahead = ahead // total * total or ahead
         share = -(-ahead // len(full))
         return {group: max(count, share) if group in full else count for group, count in wanted.items()}
 

@@ -37,15 +37,15 @@ def test_four_processes_get_a_fair_share_each(client: MongoClient[Any], workers:
     # Were each job drawn by lot, the standard deviation would be 1.5 %: the bound is more than three of them. As
     # each process has five slots for jobs of the same length, it is less.
     assert all(0.2 <= share <= 0.3 for share in found["shares"]), found
-    assert found["lost"] <= 0.2, found
+    assert found["lost"] <= 0.1, found
 
 
 @pytest.mark.full
-def test_eight_processes_lose_at_most_a_fifth_of_their_candidates(
+def test_eight_processes_lose_at_most_a_seventh_of_their_candidates(
     client: MongoClient[Any], workers: Callable[[int], list[Child]]
 ) -> None:
-    # Without the answer to contention it is 40 % and more. With it, one in eight to one in six: more on a machine that
-    # does other things, where looks grow old.
+    # Without the answer to contention it is 40 %. With it, 7 to 9 %, most of it where so short a backlog begins and
+    # ends: more on a machine that does other things, where looks grow old.
     found = shared(client, workers(8), 5000, concurrency=10)
     assert found["runs"] == 5000
-    assert found["lost"] <= 0.2, found
+    assert found["lost"] <= 1 / 7, found
