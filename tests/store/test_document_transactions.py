@@ -65,6 +65,12 @@ def test_lock_that_is_gone_was_ended_while_no_other_program_can_have_taken_it(do
     assert doubt.find_out() is FoundCommit.UNKNOWN
 
 
+def test_document_that_is_gone_shows_nothing(documents: Collection) -> None:
+    """Another program may delete it without asking for the lock, and the transaction may have failed before that."""
+    doubt = Doubt(documents, lambda: documents.delete_one({"_id": 1}))
+    assert doubt.find_out() is FoundCommit.UNKNOWN
+
+
 def test_lock_that_another_program_takes_while_the_renewal_is_on_its_way_shows_nothing(documents: Collection) -> None:
     def take() -> None:
         documents.update_one({"_id": 1}, {"$set": {"lock": {"by": "another", "until": LATER + 60 * SECOND}}})

@@ -48,6 +48,7 @@ class DocumentTransaction:
         function: Callable[[ClientSession], R],
     ) -> R:
         """Return what the function returned. See `Claim.transaction`."""
+        # The other locks of its cycle are renewed meanwhile, so from now on this one may have another date than theirs.
         with self._held.cycle.leaving_one_out():
             return await transactions.commit(self._run, self, function)
 
@@ -66,7 +67,8 @@ class DocumentTransaction:
     # --- In the thread of the transaction ---
 
     def hold(self, beat: datetime, session: ClientSession) -> None:
-        # The moment that is written must be known on the run before it is written: the fence of the next write has it.
+        # The moment that is written must be known on the run before it is written: a fence accepts each moment that the
+        # lock may have. If the transaction is aborted, the lock has the one before.
         until = self._renewing(beat)
         document_transactions.hold(self._locked, self._held.id, until, self._held.cycle.fence, session)
 
@@ -75,8 +77,7 @@ class DocumentTransaction:
         return document_transactions.write_end(self._locked, ending, session)
 
     def find_out(self, beat: datetime) -> FoundCommit:
-        # A renewal first, under the fence: if it matches, the end in the transaction was not applied, and conflicts
-        # from now on.
+        # `is_sure` goes by the renewals that were acknowledged, and not by this one.
         until, held = self._renewing(beat), self._held
         return document_transactions.find_out(self._locked, held.id, until, held.cycle.fence, self._is_sure)
 

@@ -47,7 +47,8 @@ class TransactionThread(Generic[ClaimT, R]):
         limit: When its function must be over, on the clock of its run.
         seconds: How long it had then.
         ended: How it ended the last time.
-        calls: How often the function was called. From its second call on, the document may be locked.
+        calls: How many attempts have begun. From the second one on, the document may be locked before its function is
+            called.
         session_id: That of its session, while its thread has it.
         is_given_up: It will not be committed.
         is_overdue: It was given up for its limit, and not because its run was cancelled before that.
@@ -74,7 +75,7 @@ class TransactionThread(Generic[ClaimT, R]):
     def begin_limit(self) -> None:
         now = trio.current_time()
         self.limit = min(self.run.renew_by, now + LONGEST)
-        # In an outage of the renewals, the first of these may be over.
+        # In an outage of the renewals, `renew_by` may be over.
         self.seconds = max(0.0, self.limit - now)
 
     def give_up(self) -> bool:
@@ -106,7 +107,8 @@ class TransactionThread(Generic[ClaimT, R]):
     # --- In its thread ---
 
     def run_in_thread(self) -> outcome.Outcome[EndedTransaction[R]]:
-        _of_thread.set(self)  # In the context of this call.
+        _of_thread.set(self)  # In the context of this call: see `check_limit`.
+        # Captured: a ShortageError of the function must not pass for one of the call.
         return outcome.capture(run_transaction, self.end, self.function, self, is_repeated=self.calls > 0)
 
     def begin(self, session: ClientSession) -> bool:
@@ -135,7 +137,8 @@ class TransactionThread(Generic[ClaimT, R]):
 
     def leave(self) -> None:
         # The driver gives the session to the next command of any thread, and an abort that is under way would end that
-        # command. So it is awaited: for `ABORT_TIMEOUT` at most.
+        # command. So it is awaited: for `ABORT_TIMEOUT` at most. (If the abort arrives later still, it ends one command
+        # of another thread, which counts as an outage and is sent again.)
         with self._aborting:
             self.session_id = None
 

@@ -1,12 +1,12 @@
 """Transactions of claims, from begin to end; of jobs and of documents in the same way.
 
-1. A transaction takes its turn, while its claim is renewed as usual: a hundred runs may be queued for one.
+1. A transaction waits for its turn, while its claim is renewed: a hundred runs may be queued for one.
 2. Then the renewals of its claim pause (`Control.settle_by`), since each would be a conflict, and the effects would be
    written again.
 3. So its function has a limit: what is left of the lease, and 60 seconds at most. Without this limit, the lease would
    end first. That counts no attempt, so the job would run again without end.
-4. `store.transactions.run_transaction` goes on in a thread: the function, the end of the claim (`Transactional.write`)
-   and the commit. What its order closes is explained there.
+4. `run_transaction` (`store/driver/transaction_attempts.py`) goes on in a thread: the function, the end of the claim
+   (`Transactional.write`) and the commit. What its order closes is explained there.
 5. Meanwhile the run watches the limit. A transaction is *given up* when its run is cancelled or its limit is over. The
    thread asks for that just before it ends the claim, and one lock decides which comes first. If the thread is first,
    only the database knows the end.
@@ -89,12 +89,16 @@ class Transactions(Generic[ClaimT, SettlementT]):
         Raises:
             MonqueError: The claim has ended, or its run is cancelled.
             ClaimLostError: The claim was lost.
+            TransactionTimeoutError: The function took longer than its limit.
+            MonqueConnectionError: The database did not answer in time; see `unknown_outcome`.
+            Exception: What the function raised. Nothing was committed.
         """
+        # Nothing is begun for a caller that is cancelled already.
         await trio.lowlevel.checkpoint_if_cancelled()
         # Also before the turn: the function of a transaction may ask for a second one, by a call back. If as many do it
         # as there are turns, each would wait for the others.
         _check_open(run, transactional.item)
-        turn = object()  # Two tasks of one handler may ask for one.
+        turn = object()  # Not the task: a call back of a function runs in the task that holds a turn for it.
         await self._turns.acquire_on_behalf_of(turn)
         thread = TransactionThread(run, transactional, function, self._time, self._beats)
         try:
@@ -115,6 +119,7 @@ class Transactions(Generic[ClaimT, SettlementT]):
     ) -> tuple[SettlementT, bool]:
         thread.begin_limit()
         while True:
+            # The end has a date of the server's clock.
             await self._time.refreshed(self._db_threads, Channel.RENEWALS)
             ended = thread.ended = await self._awaited(thread)
             if ended.fate is CommitFate.GIVEN_UP:
@@ -129,7 +134,8 @@ class Transactions(Generic[ClaimT, SettlementT]):
     async def _awaited(self, thread: TransactionThread[ClaimT, R]) -> EndedTransaction[R]:
         """Wait for the thread, also while its caller is cancelled; give the transaction up when that is due."""
         result: outcome.Outcome[EndedTransaction[R]] | None = None
-        # Shielded, because a cancellation by a scope of the handler does not stop a transaction. That of the run does.
+        # Shielded, because a cancellation by a scope of the handler does not stop a transaction. That of the run does:
+        # `_watch` has a scope that is cancelled with the run (`Run.extended`).
         watching = trio.CancelScope(shield=True)
         async with trio.open_nursery() as nursery:
             with thread.run.shielded_wait() as wait:
@@ -138,15 +144,21 @@ class Transactions(Generic[ClaimT, SettlementT]):
                     result = await self._db_threads.call(
                         thread.run_in_thread, channel=Channel.TRANSACTIONS, abandon_on_cancel=True
                     )
-                except ShortageError as error:
+                except ShortageError as error:  # There is no memory for a thread.
                     result = outcome.Error(error)  # Not raised here: the nursery would put it into a group.
-            watching.cancel(reason="the thread has ended, or is not awaited any more")
+                finally:
+                    watching.cancel(reason="the thread has ended, or is not awaited any more")
+            watching.cancel(reason="the wait was over before it began")
         if not wait.cancelled_caught:
             assert result is not None
             return result.unwrap()
         # The hard end of the engine, or the end of the lease while the answer to the commit was awaited.
-        thread.run.abandoned |= thread.is_given_up
+        if thread.is_given_up:
+            # Its function goes on: the claim must not be released beside it.
+            thread.run.abandoned = True
         await trio.lowlevel.checkpoint_if_cancelled()
+        if thread.is_given_up:
+            raise thread.overdue() or cut_short(thread.end.item)
         raise MonqueConnectionError(
             f"the run of {thread.end.item} has ended before the database answered: its transaction may be committed",
             transient=True,
@@ -179,17 +191,17 @@ class Transactions(Generic[ClaimT, SettlementT]):
                 item,
                 thread.seconds,
             )
-        if thread.session_id is None:
-            return  # Its thread has not begun, and never calls the function; or it has ended.
-        try:
-            # First: a renewal would wait for a document that the transaction has locked, and others with it.
-            await self._db_threads.call(thread.abort_on_server, channel=Channel.RENEWALS, abandon_on_cancel=True)
-        except MonqueError as error:
-            logger.warning(
-                "could not abort the transaction of %s: %s; the server aborts it when it is too old", item, error
-            )
-            if thread.calls > 1:
-                return  # The job may be locked: renewals would wait for it. Its lease ends instead.
+        # Without one, its thread has ended; or it has not begun, and will not call the function any more (`begin`).
+        if thread.session_id is not None:
+            try:
+                # First: a renewal would wait for a document that the transaction has locked, and others with it.
+                await self._db_threads.call(thread.abort_on_server, channel=Channel.RENEWALS, abandon_on_cancel=True)
+            except MonqueError as error:
+                logger.warning(
+                    "could not abort the transaction of %s: %s; the server aborts it when it is too old", item, error
+                )
+                if thread.calls > 1:
+                    return  # The job may be locked: renewals would wait for it. Its lease ends instead.
         self._control.resume_renewals(thread.run)
 
 

@@ -47,7 +47,8 @@ class JobTransaction:
         self._context = context
         self._db_threads = db_threads
         self._runs = runs
-        self._receipt = f"tx:{secrets.token_hex(12)}"  # Unique to this transaction.
+        # Of this transaction, and of all its attempts: one of them is committed at most.
+        self._receipt = f"tx:{secrets.token_hex(12)}"
         self._settlement: JobSettlement | None = None
         # As it was read again, after its schedule had changed.
         self._updated: Job | None = None
@@ -126,8 +127,11 @@ class JobTransaction:
 
     async def _fate(self, fate: CommitFate) -> Fate:
         if fate is not CommitFate.UNMATCHED:
+            # UNKNOWN: the claim is gone in any case. `unknown` is raised for it.
             return Fate.WRITTEN if fate is CommitFate.COMMITTED else Fate.LOST
-        # Outside of the transaction, which is aborted: only a new read shows which condition did not hold.
+        # Outside of the transaction, which is aborted: only a new read shows which condition did not hold. If all hold
+        # again, the job has changed, and the transaction is made again. WRITTEN is only what has the receipt: an
+        # earlier attempt was committed after all.
         transition = self._decided().transition
         assert transition is not None, "it matched nothing, so it was sent"
         read_fate = partial(job_transactions.read_fate, self._context.jobs, self._run.claim, transition, self._receipt)

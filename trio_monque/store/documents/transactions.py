@@ -2,7 +2,8 @@
 
 `store/driver/transaction_attempts.py` says in which order. The document is the caller's: no receipt is left in it. If
 the answer to the commit is lost and the lock is gone, our commit has removed it, as long as no other program can have
-taken the lock. Later, nothing shows who has removed it.
+taken the lock, and the document is still there: a program may delete it without asking for the lock. Otherwise, nothing
+shows who has removed it.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from datetime import datetime
 from typing import Any
 
 from ...document_lock import Fence
-from ..driver.commands import BY_ID, command
+from ..driver.commands import BY_ID, causal_session, command
 from ..driver.transaction_terms import FoundCommit
 from ..driver.types import ClientSession
 from .locked_collection import LockedCollection
@@ -39,17 +40,21 @@ def find_out(
     Args:
         is_sure: Whether no other program can have taken the lock yet.
     """
-    if _renew(locked, document_id, until, fence):
+    is_held, is_there = _renew(locked, document_id, until, fence)
+    if is_held:
         return FoundCommit.NOT_COMMITTED
     # Asked after the answer: another program may have taken the lock while the renewal was on its way.
-    return FoundCommit.COMMITTED if is_sure() else FoundCommit.UNKNOWN
+    return FoundCommit.COMMITTED if is_there and is_sure() else FoundCommit.UNKNOWN
 
 
 @command("find out about a transaction")
-def _renew(locked: LockedCollection, document_id: object, until: datetime, fence: Fence) -> bool:
-    """Renew the lock; return whether it is held. By a majority, as all writes to locks."""
+def _renew(locked: LockedCollection, document_id: object, until: datetime, fence: Fence) -> tuple[bool, bool]:
+    """Renew the lock; return whether it is held, and whether the document is there. By a majority, as always."""
     renewal = {"$max": {locked.at("until"): until}}
-    return bool(locked.locks.update_one(_held(locked, document_id, fence), renewal, hint=BY_ID).matched_count)
+    with causal_session(locked.locks) as session:
+        held = locked.locks.update_one(_held(locked, document_id, fence), renewal, hint=BY_ID, session=session)
+        is_held = held.matched_count > 0
+        return is_held, is_held or bool(locked.locks_by_majority([document_id], session))
 
 
 def _held(locked: LockedCollection, document_id: object, fence: Fence) -> dict[str, Any]:

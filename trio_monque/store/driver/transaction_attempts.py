@@ -76,8 +76,8 @@ def run_transaction(
         MonqueError: The server has no transactions, or the function has ended the one that it was given.
         MonqueConnectionError: The time was over before an attempt succeeded, or (`unknown_outcome`) the database did
             not answer what became of the commit.
-        BaseException: What the function raised, or `terms.overdue` where the driver stopped it at its limit. Nothing
-            was written.
+        BaseException: What the function raised, or `terms.overdue` where the driver stopped it at its limit. Then
+            nothing was written.
     """
     if is_standalone(end.collection):
         raise MonqueError(
@@ -151,9 +151,9 @@ def _attempt(
         raise
     if fate is not CommitFate.COMMITTED:
         _abort(session)
-    # No acknowledgement: the commit may have been applied, or be applied later. Neither a success nor a failure may be
-    # reported before that is known.
     elif not _commit(session, _time_of_attempt(terms)):
+        # No acknowledgement: the commit may have been applied, or be applied later. Neither a success nor a failure may
+        # be reported before that is known.
         fate = _settle_doubt(end, session, terms)
     return EndedTransaction(fate, value)
 
@@ -174,7 +174,8 @@ def _called(function: Callable[[ClientSession], R], session: ClientSession) -> R
     # A generator, for example: its effects would be missing, and the job would count as completed.
     if (problem := unfinished_work(value)) is not None:
         raise TypeError(f"the function of a transaction, {function!r}, {problem}")
-    # The end of the claim would be written alone, outside of any transaction.
+    # The end of the claim would be written alone, outside of any transaction. (Against a mistake: a function that also
+    # begins another transaction on this session is not found out.)
     if not session.in_transaction:
         raise MonqueError(
             f"the function {function!r} has committed or aborted the transaction that it was given: return instead to "
@@ -193,7 +194,7 @@ def _write_end(end: ClaimSettlement[R], value: R, session: ClientSession) -> Com
             raise
         if isinstance(error, driver.WriteError) and is_about_document(error.code):
             return CommitFate.REFUSED
-        # Whatever it has done is aborted, so its outcome is known.
+        # Whatever it has done is aborted, so its outcome is known. Also at the limit: the function was in time.
         raise translated(error, "end the claim in its transaction", writes=False) from error
 
 
@@ -236,7 +237,8 @@ def _settle_doubt(end: ClaimSettlement[R], session: ClientSession, terms: Transa
     """
     last: MonqueConnectionError | None = None
     for question in range(MOST_QUESTIONS):
-        # First: a transaction that is still open on the server locks the document, and the question would wait.
+        # First: a transaction that is still open on the server locks the document, and the question would wait. Also
+        # after the lease: as long as it is open, its end locks the document against every other claim.
         if _commit(session, end.operation_timeout):
             return CommitFate.COMMITTED
         try:
@@ -248,8 +250,8 @@ def _settle_doubt(end: ClaimSettlement[R], session: ClientSession, terms: Transa
             terms.pause(min(LONGEST_PAUSE, 0.05 * 2**question))
             continue
         if found is FoundCommit.NOT_COMMITTED:
-            # The renewal that found this out conflicts with the commit: it can no longer succeed, and all may be done
-            # again.
+            # The renewal would have waited for an open transaction. So it has ended without a commit, or was open on a
+            # primary that is replaced, where it can no longer be committed. All may be done again.
             raise _Again
         return CommitFate.COMMITTED if found is FoundCommit.COMMITTED else CommitFate.UNKNOWN
     raise MonqueConnectionError(

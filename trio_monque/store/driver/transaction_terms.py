@@ -94,9 +94,9 @@ class ClaimSettlement(Protocol[R_contra]):
     def find_out(self, beat: datetime) -> FoundCommit:
         """Find out what became of a transaction whose commit was not acknowledged.
 
-        First by a renewal under the fence, acknowledged by a majority. If it matches, it conflicts with the end in the
-        transaction: that was not applied, and its commit must fail from now on. A read alone would not stop a commit
-        that is still on its way.
+        First by a renewal under the fence, acknowledged by a majority: it waits for a transaction that is still open.
+        If it matches, the end in the transaction was not applied, and its commit must fail from now on. A read alone
+        would not stop a commit that is still on its way.
 
         Raises:
             MonqueConnectionError: The database did not answer.
@@ -105,7 +105,7 @@ class ClaimSettlement(Protocol[R_contra]):
 
 
 class CommitFate(Enum):
-    """How a transaction ended. Only if it is COMMITTED or UNKNOWN, something may be written."""
+    """How a transaction ended. Only if it is COMMITTED or UNKNOWN, something may have been written."""
 
     COMMITTED = auto()
     GIVEN_UP = auto()  # The run was cancelled, or the limit was over, before the end of the claim was written.

@@ -27,7 +27,8 @@ from .settling_statements import Statement
 
 def hold(jobs: JobCollection, job: Job, beat: datetime, session: ClientSession) -> None:
     """Lock the job in the transaction; see `ClaimSettlement.hold`."""
-    # If a cancellation was requested, the renewal matches nothing. The write of the end finds that out.
+    # If the renewal matches nothing (a cancellation was requested, the claim is lost), the write of the end finds that
+    # out: one read of the cause for both. Not in `find_out`, where a request must not pass for a claim that is lost.
     condition = filter_of({**fence(job), "claim.cancel_requested_at": None})
     jobs.collection.update_one(condition, _renewal(beat), hint=BY_ID, session=session)
 
@@ -62,4 +63,5 @@ def find_out(jobs: JobCollection, job: Job, receipt: str, beat: datetime) -> Fou
 
 
 def _renewal(beat: datetime) -> dict[str, Any]:
+    # `$max`: a renewal with a later date may have come first. `updatedAt` may go back by a moment.
     return {"$max": signs_of_life(beat), "$set": {FIELD["updated_at"]: beat}}
