@@ -50,7 +50,7 @@ class Stand:
         return self.silence
 
 
-Start = Callable[[list[str], str], Any]
+Start = Callable[..., Any]
 
 
 @pytest.fixture
@@ -63,7 +63,7 @@ async def test_signals_that_come_while_a_process_is_started_are_sent_to_it_then(
 ) -> None:
     several, stand = Children(["run"]), Stand()
 
-    async def start(_arguments: list[str], _name: str) -> Stand:
+    async def start(_arguments: list[str], _name: str, *, sends_changes: bool) -> Stand:
         several.end("a signal was received")
         several.end("a signal was received")
         return stand
@@ -79,7 +79,7 @@ async def test_signals_that_come_while_a_process_is_started_are_sent_to_it_then(
 async def test_each_further_signal_is_sent_too(starts: Callable[[Start], None]) -> None:
     several, stand = Children(["run"]), Stand(ends_after=3)
 
-    async def start(_arguments: list[str], _name: str) -> Stand:
+    async def start(_arguments: list[str], _name: str, *, sends_changes: bool) -> Stand:
         return stand
 
     starts(start)
@@ -115,7 +115,7 @@ def test_signal_for_a_place_without_a_process_has_no_effect() -> None:
 async def test_process_that_replaces_another_one_has_a_name_of_its_own(starts: Callable[[Start], None]) -> None:
     names = []
 
-    async def start(_arguments: list[str], name: str) -> Stand:
+    async def start(_arguments: list[str], name: str, *, sends_changes: bool) -> Stand:
         names.append(name)
         raise OSError
 
@@ -129,7 +129,7 @@ async def test_process_that_replaces_another_one_has_a_name_of_its_own(starts: C
 async def test_process_that_the_system_cannot_start_has_failed(
     starts: Callable[[Start], None], caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def start(_arguments: list[str], _name: str) -> Stand:
+    async def start(_arguments: list[str], _name: str, *, sends_changes: bool) -> Stand:
         raise OSError(12, "Cannot allocate memory")
 
     starts(start)
@@ -141,7 +141,7 @@ async def test_processes_that_do_not_answer_are_awaited_together(starts: Callabl
     """One after the other, several frozen ones would take longer than a probe waits."""
     several, stands = Children(["run"], 3), [Stand() for _ in range(3)]
 
-    async def start(_arguments: list[str], name: str) -> Stand:
+    async def start(_arguments: list[str], name: str, *, sends_changes: bool) -> Stand:
         return stands[int(name) - 1]
 
     starts(start)

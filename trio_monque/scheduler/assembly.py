@@ -23,6 +23,7 @@ from ..options_and_defaults import SchedulerConfig
 from ..store.driver.connection import check_database, check_pool
 from ..store.driver.database_threads import CONNECTIONS_NEEDED
 from ..store.driver.types import Database
+from .changes import ChangesOfDatabase, ChangeSource
 from .context import SchedulerContext
 from .engine_wakeups import EngineWakeups
 from .events_and_report import JobReporter
@@ -74,6 +75,8 @@ def assembled(
     listeners: Listeners | None,
     config: SchedulerConfig,
     loop: HandlerLoop,
+    *,
+    changes: ChangeSource | None = None,
 ) -> Parts:
     """Check the arguments and construct the parts, in the trio run in which they work.
 
@@ -84,6 +87,7 @@ def assembled(
         listeners: Functions by event class.
         config: The options.
         loop: Where handlers run.
+        changes: Where it learns what has changed; None for a change stream of its own.
 
     Raises:
         InvalidDatabaseError, InvalidOptionError: The message names what is wrong.
@@ -105,7 +109,7 @@ def assembled(
     )
     shared = SchedulerContext(client.context, client.db_threads, own, config, PausedNames(client.db_threads), reporter)
     running_jobs, recent_ids = RunningJobs(own, resources, loop), RecentIds()
-    engine = _engine(shared, recent_ids, running_jobs, loop)
+    engine = _engine(shared, recent_ids, running_jobs, loop, changes)
     sources = engine.sources
     assert isinstance(sources, JobSources), "`job_sources` has made them"
     presence = _presence(shared, engine)
@@ -138,15 +142,20 @@ def assembled(
     )
 
 
-def _engine(shared: SchedulerContext, recent_ids: RecentIds, running_jobs: RunningJobs, loop: HandlerLoop) -> JobEngine:
+def _engine(
+    shared: SchedulerContext,
+    recent_ids: RecentIds,
+    running_jobs: RunningJobs,
+    loop: HandlerLoop,
+    changes: ChangeSource | None,
+) -> JobEngine:
     config = shared.config
     # In virtual time local wakeups announce everything. A change stream follows real time: its answers would arrive at
     # arbitrary moments of the virtual clock.
     stream = None
     if config.change_stream and not loop_time().is_event_driven:
-        stream = JobStream(
-            shared.client, shared.db_threads, shared.workers, shared.paused, config.instance_id, recent_ids
-        )
+        source = changes or ChangesOfDatabase(lambda: shared.client.jobs, config.instance_id)
+        stream = JobStream(shared.client, shared.db_threads, shared.workers, shared.paused, source, recent_ids)
     return Engine(partial(job_sources, shared, running_jobs.of), shared.reporter, _limits(config), stream, loop)
 
 

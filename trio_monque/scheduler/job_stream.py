@@ -21,7 +21,8 @@ from ..jobs.job import Job
 from ..store.driver.database_threads import Channel, DatabaseThreads
 from ..store.driver.types import ObjectId
 from ..store.jobs import change_stream, leases
-from ..store.jobs.change_stream import ChangeKind, NoStreamError, Watch
+from ..store.jobs.change_stream import ChangeKind, NoStreamError
+from .changes import ChangeSource, OpenChanges
 from .job_finder import JobKey
 from .paused_names import PausedNames
 from .workers import Workers
@@ -90,20 +91,20 @@ class JobStream:
         db_threads: DatabaseThreads,
         workers: Workers,
         paused: PausedNames,
-        instance_id: str,
+        changes: ChangeSource,
         recent_ids: RecentIds,
     ) -> None:
         self._context = context
         self._db_threads = db_threads
         self._workers = workers
         self._paused = paused
-        self._instance_id = instance_id
+        self._changes = changes
         self._recent_ids = recent_ids
-        self._watch: Watch | None = None
+        self._watch: OpenChanges | None = None
         self._was_open = False
 
     async def open(self) -> None:
-        self._watch = await self._call(partial(change_stream.open_watch, self._context.jobs, self._instance_id), _close)
+        self._watch = await self._call(self._changes.open, _close)
         self._was_open = True
         # Pauses and resumes from before the stream was open were not announced: the next claim must ask.
         self._paused.forget()
@@ -133,7 +134,7 @@ class JobStream:
 
     async def end_wait(self) -> None:
         # At this point everything is settled, so no other command on this channel delays this one.
-        await self._ask(partial(change_stream.end_wait, self._context.jobs, self._instance_id))
+        await self._ask(self._changes.end_wait)
 
     async def _ask(self, function: Callable[[], T]) -> T:
         try:
@@ -147,7 +148,7 @@ class JobStream:
         await self._call(opened.close, lambda _: None)
 
     @property
-    def _opened(self) -> Watch:
+    def _opened(self) -> OpenChanges:
         assert self._watch is not None, "the engine opens it first"
         return self._watch
 
@@ -197,7 +198,7 @@ class JobStream:
         digest.last_due = change.due if digest.last_due is None else max(digest.last_due, change.due)
 
 
-def _close(opened: Watch | None) -> None:
+def _close(opened: OpenChanges | None) -> None:
     if opened is not None:
         opened.close()
 

@@ -18,6 +18,7 @@ from ..error_types import AsyncWithError
 from ..options_and_defaults import SchedulerConfig, SchedulerOptions, scheduler_config
 from ..store.driver.types import Database
 from .assembly import Listeners, Parts, assembled
+from .changes import ChangeSource
 from .events_and_report import SchedulerReport
 from .running_job import Resources
 from .scheduler_client import SchedulerClient
@@ -100,9 +101,11 @@ def opened_scheduler(
     listeners: Listeners | None,
     config: SchedulerConfig,
     loop: HandlerLoop,
+    *,
+    changes: ChangeSource | None = None,
 ) -> Opened[Scheduler, SchedulerReport]:
     """Make a scheduler, whose handlers run on this loop. It has not started yet."""
-    parts = assembled(db, workers, resources, listeners, config, loop)
+    parts = assembled(db, workers, resources, listeners, config, loop, changes=changes)
     scheduler = Scheduler(parts)
     parts.running_jobs.serve(scheduler, parts.sources.reports)
     for name in parts.workers.names:

@@ -45,6 +45,11 @@ async def run_until_signalled(
     Meanwhile, child processes that handlers fork begin with the default handling of both signals.
     """
     make = partial(opened_scheduler, db, workers, resources, listeners, scheduler_config(options))
+    return await run_made_until_signalled(make, task_status)
+
+
+async def run_made_until_signalled(make: Make, task_status: trio.TaskStatus[Scheduler]) -> SchedulerReport:
+    """Do the same with the scheduler that `make` makes."""
     started = _Started(task_status)
     with default_signals_in_children():
         if is_on_trio("run_until_signalled"):

@@ -20,6 +20,7 @@ from tests.support.node_peer import NodePeer
 from trio_monque import Job, Monque, Workers
 from trio_monque.engine.demand import Hints, StreamFailedError
 from trio_monque.loop_time import LoopTime
+from trio_monque.scheduler.changes import ChangesOfDatabase
 from trio_monque.scheduler.job_finder import JobKey
 from trio_monque.scheduler.job_stream import JobStream, RecentIds
 from trio_monque.scheduler.paused_names import PausedNames
@@ -55,13 +56,17 @@ def has_written(db: Database) -> None:
     db["anything"].with_options(write_concern=WriteConcern("majority")).insert_one({})
 
 
+def changes_for(monque: Monque) -> ChangesOfDatabase:
+    return ChangesOfDatabase(lambda: context_of(monque).jobs, "us")
+
+
 @asynccontextmanager
 async def opened(db: Database, reported: RecentIds | None = None) -> AsyncIterator[Opened]:
     monque, workers = Monque(db), Workers()
     workers.register("greet", lambda _: None)
     paused = PausedNames(threads_of(monque), time_of_loops=LoopTime(is_event_driven=False))
     reported = RecentIds() if reported is None else reported
-    stream = JobStream(context_of(monque), threads_of(monque), workers, paused, "us", reported)
+    stream = JobStream(context_of(monque), threads_of(monque), workers, paused, changes_for(monque), reported)
     await stream.open()
     yield Opened(stream, monque, NodePeer(db["monque_jobs"]), paused)
     await stream.close()
@@ -74,7 +79,7 @@ async def test_stream_reports_the_earliest_and_the_latest_due_time_in_any_order_
     monque, workers, node = Monque(db), Workers(), NodePeer(jobs)
     workers.register("greet", lambda _: None)
     paused = PausedNames(threads_of(monque), time_of_loops=LoopTime(is_event_driven=False))
-    stream = JobStream(context_of(monque), threads_of(monque), workers, paused, "us", RecentIds())
+    stream = JobStream(context_of(monque), threads_of(monque), workers, paused, changes_for(monque), RecentIds())
     await stream.open()
     clock = context_of(monque).clock
     now = clock.now()

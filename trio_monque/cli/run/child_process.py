@@ -10,15 +10,16 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from itertools import count
+from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from queue import Empty, SimpleQueue
 from typing import Any, Final
 
 import trio
 
-from .parent_link import HEALTH, STARTED, SUPERVISED
+from .parent_link import HEALTH, NO_CHANGES, STARTED, SUPERVISED
 
 _MOST_UNANSWERED: Final = 100
 """Questions of one kind. More would fill the buffer of the socket, and block the thread that asks."""
@@ -53,12 +54,14 @@ class ChildProcess:
         pid: Its process id.
         began_at: When it was started, by `trio.current_time()`.
         started: Set when its scheduler has started.
+        changes: Where its parent sends it what has changed; None if it has a change stream of its own.
     """
 
-    def __init__(self, process: trio.Process, own_end: socket.socket) -> None:
+    def __init__(self, process: trio.Process, own_end: socket.socket, changes: Connection | None = None) -> None:
         self.pid = process.pid
         self.began_at = trio.current_time()
         self.started = trio.Event()
+        self.changes = changes
         self._process = process
         self._socket = own_end
         self._connection = Connection(os.dup(own_end.fileno()))
@@ -85,6 +88,8 @@ class ChildProcess:
             with self._lock:
                 self._connection.close()
             self._socket.close()
+            if self.changes is not None:
+                self.changes.close()
         return returncode
 
     def send(self, number: signal.Signals) -> None:
@@ -134,23 +139,30 @@ class ChildProcess:
             question.settle(answer)
 
 
-async def start_child(arguments: Sequence[str], name: str) -> ChildProcess:
+async def start_child(arguments: Sequence[str], name: str, *, sends_changes: bool = False) -> ChildProcess:
     """Start a worker process with the arguments of this one.
 
     Args:
         arguments: Those of this command, from "run" on.
         name: Its place, and for a later process in this place its number: `1`, `1-2`.
+        sends_changes: Whether its parent follows the change stream for it.
 
     Raises:
         OSError: The system cannot start a process.
     """
     own_end, its_end = socket.socketpair()
-    with its_end:
-        supervised = [arguments[0], SUPERVISED, str(its_end.fileno()), name, *arguments[1:]]
+    with ExitStack() as ends:
+        ends.enter_context(its_end)
+        passed, changes = [its_end.fileno()], None
+        if sends_changes:
+            its_changes, changes = Pipe(duplex=False)
+            passed.append(ends.enter_context(its_changes).fileno())
+        described = [*map(str, passed), *([] if sends_changes else [str(NO_CHANGES)])]
+        supervised = [arguments[0], SUPERVISED, *described, name, *arguments[1:]]
         try:
             process = await trio.lowlevel.open_process(
                 [sys.executable, *_program(arguments), *supervised],
-                pass_fds=[its_end.fileno()],
+                pass_fds=passed,
                 # A Ctrl-C in the terminal must not reach it directly as well: it would count twice.
                 process_group=0,
                 # The group is not that of the terminal's foreground: a read would stop the process.
@@ -158,8 +170,10 @@ async def start_child(arguments: Sequence[str], name: str) -> ChildProcess:
             )
         except BaseException:
             own_end.close()
+            if changes is not None:
+                changes.close()
             raise
-    return ChildProcess(process, own_end)
+    return ChildProcess(process, own_end, changes)
 
 
 def _program(arguments: Sequence[str]) -> Sequence[str]:

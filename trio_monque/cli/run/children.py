@@ -13,6 +13,7 @@ import trio
 from ...log import logger_of
 from ...process_signals import WithoutRepeats
 from ..exit_statuses import FAILED
+from .change_relay import ChangeRelay
 from .child_process import ChildProcess, start_child
 from .health_answers import HealthReport, ProcessReport, report_of_processes
 from .parent_link import HEALTH, METRICS
@@ -31,17 +32,20 @@ class Children:
     Args:
         arguments: Those of this command, from "run" on.
         places: How many there are at a time.
+        relay: Sends them what has changed; None if each has a change stream of its own.
 
     Attributes:
         ending: Set when the parent has begun to end them all.
+        relay: That relay.
     """
 
-    def __init__(self, arguments: Sequence[str], places: int = 1) -> None:
+    def __init__(self, arguments: Sequence[str], places: int = 1, relay: ChangeRelay | None = None) -> None:
         self.ending = trio.Event()
         self._arguments = arguments
         self._places = range(1, places + 1)
         self._running: dict[int, ChildProcess] = {}
         self._signals = 0
+        self.relay = relay
 
     @contextmanager
     def signals_received(self) -> Iterator[AsyncIterator[int]]:
@@ -82,7 +86,7 @@ class Children:
         # After a crash, the id of the dead process is taken until its lease has run out.
         name = str(place) if start == 1 else f"{place}-{start}"
         try:
-            child = await start_child(self._arguments, name)
+            child = await start_child(self._arguments, name, sends_changes=self.relay is not None)
         except OSError as error:
             logger.error("could not start worker process %d: %s", place, error)
             return FAILED, 0.0
@@ -92,6 +96,8 @@ class Children:
             child.send(_signal_for(at))
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_call_when_started, child, started)
+            if self.relay is not None and child.changes is not None:
+                nursery.start_soon(self.relay.serve, child.changes)
             returncode = await child.wait()
             nursery.cancel_scope.cancel(reason="the process has ended")
         del self._running[place]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final
 
@@ -10,13 +11,15 @@ import click
 import trio
 
 from ...error_types import MonqueError
-from ...options_and_defaults import SchedulerOptions
+from ...options_and_defaults import SchedulerOptions, scheduler_config
 from ..connection_options import Connection, connection_options
 from ..log_output import log_options
+from .change_relay import ChangeRelay, StreamOfParent
 from .children import Children
 from .endpoints import Endpoints
 from .http_server import Address, AddressType
-from .parent_link import SUPERVISED, ParentLink
+from .parent_link import NO_CHANGES, SUPERVISED, ParentLink
+from .relayed_changes import RelayedChanges
 from .scheduler_options import scheduler_options
 from .supervisor import Supervisor
 from .target import SelectedNames
@@ -49,7 +52,7 @@ Examples:
     "--processes",
     type=click.IntRange(1),
     metavar="N",
-    help="Run this number of worker processes, and restart those that die.",
+    help="Run this number of worker processes, and restart those that die. They share one change stream.",
 )
 @click.option(
     "--reload",
@@ -75,7 +78,7 @@ Examples:
     "memory (glibc; not if MALLOC_ARENA_MAX is set), and once the program is loaded, the collector passes over what is "
     "there, and looks at new objects less often (not if the program has set its thresholds).",
 )
-@click.option(SUPERVISED, type=(int, str), hidden=True)
+@click.option(SUPERVISED, type=(int, int, str), hidden=True)
 @log_options
 @scheduler_options
 def run(
@@ -91,7 +94,7 @@ def run(
     health: Address | None,
     metrics: Address | None,
     no_memory_tuning: bool,
-    supervised: tuple[int, str] | None,
+    supervised: tuple[int, int, str] | None,
 ) -> int:
     """Run jobs until SIGTERM or Ctrl-C, with the workers that each MODULE:ATTRIBUTE names.
 
@@ -125,17 +128,23 @@ def run(
         raise click.UsageError("give --processes or --reload, not both")
     if os.name != "posix":
         raise MonqueError("--processes and --reload need Linux, macOS or another Unix")
-    children = Children(click.get_current_context().find_root().obj, processes or 1)
+    # Not for --reload, which runs one process at a time.
+    config = scheduler_config(options)
+    relay = ChangeRelay(StreamOfParent(connection, config)) if processes and config.change_stream else None
+    children = Children(click.get_current_context().find_root().obj, processes or 1, relay)
     with endpoints.of_children(children):
         if processes is not None:
             return trio.run(Supervisor(children, processes).run)
         return trio.run(_reloader(children, targets).run)
 
 
-def _run_child(work: Work, endpoints: Endpoints, descriptor: int, name: str) -> int:
+def _run_child(work: Work, endpoints: Endpoints, descriptor: int, changes: int, name: str) -> int:
     """Run a worker process whose parent serves the endpoints."""
     if "instance_id" in work.options:
         work.options["instance_id"] = f"{work.options['instance_id']}-{name}"
+    if changes != NO_CHANGES:
+        within = scheduler_config(work.options).operation_timeout
+        work = replace(work, changes=RelayedChanges(changes, within))
     state = WorkerState()
     link = ParentLink(descriptor, work.options, state)
     with endpoints.asked_for(state, int(name.partition("-")[0])) as answers:

@@ -21,7 +21,11 @@ from .worker_state import WorkerState
 logger = logger_of("cli")
 
 SUPERVISED: Final = "--supervised"
-"""The option that makes a worker process the child of another one. Its values: a file descriptor, a name."""
+"""The option that makes a worker process the child of another one.
+
+Its values: the descriptor of its link, that of the changes (`NO_CHANGES` for none), and a name."""
+
+NO_CHANGES: Final = -1
 
 HEALTH: Final = "health"
 METRICS: Final = "metrics"

@@ -8,6 +8,7 @@ import trio
 
 from ...log import logger_of
 from ..exit_statuses import FAILED
+from .change_relay import ChangeRelay
 from .children import Children, first_of
 from .restarts import GiveUp, ProcessEnd, Restart, decide, described, exit_status, worst
 
@@ -34,6 +35,8 @@ class Supervisor:
         with self._children.signals_received() as signals:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._children.pass_on, signals)
+                if self._children.relay is not None:
+                    nursery.start_soon(self._relay_changes, self._children.relay)
                 async with trio.open_nursery() as places:
                     places.start_soon(self._keep, 1)
                     # The others follow: the first one shows whether target and database can be used, and if they
@@ -45,6 +48,11 @@ class Supervisor:
         status = worst(self._statuses.values())
         logger.info("all worker processes have ended; the exit status is %d", status)
         return status
+
+    async def _relay_changes(self, relay: ChangeRelay) -> None:
+        # The first process shows whether the database can be used, and says what is wrong.
+        await self._any_started.wait()
+        await relay.run()
 
     async def _keep(self, place: int) -> None:
         """Keep one process running in this place."""

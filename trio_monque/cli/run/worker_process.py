@@ -13,10 +13,12 @@ from types import FrameType
 import anyio
 
 from ...error_types import MonqueError
-from ...options_and_defaults import SchedulerOptions
+from ...options_and_defaults import SchedulerOptions, scheduler_config
 from ...process_signals import default_signals_in_children
+from ...scheduler.changes import ChangeSource
 from ...scheduler.events_and_report import SchedulerReport
-from ...scheduler.signals import run_until_signalled
+from ...scheduler.scheduler import opened_scheduler
+from ...scheduler.signals import run_made_until_signalled
 from ...store.driver.types import Database
 from ..connection_options import Connection
 from ..exit_statuses import CHECK_FAILED, SUCCEEDED
@@ -36,6 +38,7 @@ class Work:
         loop: The event loop of async handlers: trio, asyncio or uvloop; None for the one that the workers declare.
         options: The options of the scheduler that were given.
         tunes_memory: Whether to set Python's garbage collector and the allocator: see `memory_tuning`.
+        changes: Where its scheduler learns what has changed; None for a change stream of its own.
     """
 
     targets: tuple[str, ...]
@@ -44,6 +47,7 @@ class Work:
     loop: str | None
     options: SchedulerOptions
     tunes_memory: bool = True
+    changes: ChangeSource | None = None
 
 
 def run_worker(work: Work, state: WorkerState) -> int:
@@ -76,8 +80,9 @@ async def _run(
         # Not if the program has set the collector itself.
         if work.tunes_memory and gc.isenabled() and gc.get_threshold() == thresholds:
             tune_garbage_collector()
-        report = await run_until_signalled(db, workers, task_status=state, **work.options)
-        # On asyncio, run_until_signalled leaves the default behind: the process would end without closing resources.
+        make = partial(opened_scheduler, db, workers, None, None, scheduler_config(work.options), changes=work.changes)
+        report = await run_made_until_signalled(make, state)
+        # On asyncio, that leaves the default behind: the process would end without closing resources.
         _make_sigterm_ctrl_c()
     # A signal now would find nothing to end, and would only change the exit status.
     for number in (signal.SIGTERM, signal.SIGINT):
