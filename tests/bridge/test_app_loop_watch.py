@@ -12,7 +12,7 @@ import pytest
 import trio
 
 from tests.bridge.support import AppRunner, Engine, move_clock, open_engine, until
-from tests.support.internals import canary_of, thread_of
+from tests.support.internals import canary_of, thread_of, without_wake_ups
 from tests.support.waiting import wait_until
 from trio_monque.bridge.app_loop_watch import BLOCKED_AFTER, LOOK_INTERVAL, PAUSED_AFTER, AppLoopWatch
 from trio_monque.bridge.mailbox import Mailbox
@@ -192,6 +192,24 @@ def test_answer_in_time_does_not_wake_the_runtime(app: AppRunner) -> None:
             look_often(engine, 1)  # Both watches ask.
             await engine.call(asyncio.sleep, 0)  # By then the loop has answered.
             assert posts == []
+            engine.runtime.cut()
+            await engine.runtime.ended
+
+    app.run(main)
+
+
+@MOVED_BY_HAND
+def test_watch_asks_on_although_its_question_was_lost(app: AppRunner) -> None:
+    """A Ctrl-C may hit any delivery before its first line, also that of the watch."""
+
+    async def main() -> None:
+        async with open_engine() as engine:
+            with without_wake_ups(engine.app_loop) as lost:
+                look_often(engine, LOOKS_UNTIL_BLOCKED)
+            assert lost
+            assert not engine.app_loop.is_answering
+            look_often(engine, 1)
+            await until(lambda: engine.app_loop.is_answering)
             engine.runtime.cut()
             await engine.runtime.ended
 

@@ -7,7 +7,8 @@ attributes of the package out of them.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -221,6 +222,17 @@ def thread_of(runtime: Runtime) -> threading.Thread:
 def canary_of(app_loop: AppLoop) -> Any:
     """The task by which the application loop shows that all its tasks are cancelled."""
     return app_loop._canary
+
+
+@contextmanager
+def without_wake_ups(app_loop: AppLoop) -> Iterator[list[object]]:
+    """Inside, nothing wakes the application loop, as if a Ctrl-C hit each delivery. What should have is listed."""
+    mailbox, lost = app_loop._mailbox, list[object]()
+    wake, mailbox._wake = mailbox._wake, lost.append
+    try:
+        yield lost
+    finally:
+        mailbox._wake = wake
 
 
 def calls_waiting(runtime: Runtime) -> int:

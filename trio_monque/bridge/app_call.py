@@ -150,6 +150,7 @@ class AppCall(Generic[T]):
         waiter, self._waiter = self._waiter, None
         if waiter is None:
             return
+        # Without `_raise_cancel`, the caller is not cancelled: `lost` has cancelled the function, which answered first.
         if self._end is _Without.CANCELLED and self._raise_cancel is not None:
             trio.lowlevel.reschedule(waiter, outcome.capture(self._raise_cancel))
         else:
@@ -176,13 +177,14 @@ class AppCall(Generic[T]):
                 self.task = self._app_loop.context.copy().run(self._app_loop.loop.create_task, coroutine)
                 self.task.add_done_callback(self._task_ended)
             except BaseException:
+                # If a Ctrl-C came right after the task was made, that finds its coroutine closed, and no ticket.
                 coroutine.close()
                 raise
         except BaseException as error:  # A Ctrl-C too: without an answer, the caller would never go on.
             self._take_ticket()
             self._answer(outcome.Error(error))
             if not isinstance(error, Exception):
-                raise
+                raise  # A Ctrl-C is the program's, too.
 
     async def _run(self) -> None:
         # In the first step of the task, and not in `begin`: a call that is cancelled between the two never begins.
@@ -238,6 +240,7 @@ class AppCall(Generic[T]):
             if error is not None:
                 self._answer(outcome.Error(error))
             return
+        # The task has ended before the first line of `_run`, which takes the ticket: by a cancellation, or a Ctrl-C.
         if self._app_loop.is_leaving:
             self._answer(self._left_by_application())
             return

@@ -34,7 +34,7 @@ LONGEST_WAIT_FOR_CUT: Final = 10.0
 
 
 class AppLoop:
-    """The asyncio loop in which this is made. `call` and `lost` are for the runtime's thread, the rest for any thread.
+    """The asyncio loop in which this is made. `call`, `lost` and what is marked so below are for the runtime's thread.
 
     Args:
         answer_to_runtime: Calls a function in the runtime, for this loop; raises RuntimeError if that has ended.
@@ -109,7 +109,7 @@ class AppLoop:
 
     @property
     def is_leaving(self) -> bool:
-        """The application has cancelled all tasks of the loop."""
+        """The application has cancelled all tasks of the loop, or nothing is called there any more (`end`)."""
         return self._canary.cancelling() > 0  # Also when it is done.
 
     def end(self) -> None:
@@ -133,7 +133,7 @@ class AppLoop:
                     self._mailbox.ring_for_gathered()
         finally:
             self._has_ringer = False
-            self.ring()
+            self.ring()  # For what was gathered since it rang last.
 
     def _post_call(self, function: Function) -> None:
         if not self._has_ringer:
@@ -227,7 +227,7 @@ class AppLoop:
             return None
         if task is None:
             return None
-        calls = tuple(self._calls.values())
+        calls = tuple(self._calls.values())  # A copy: the runtime's thread changes it.
         call = call_of(task) or next((call for call in calls if call.task is task), None)
         return self._labels.get(task) if call is None else call.label
 

@@ -34,7 +34,7 @@ class AppLoopWatch:
         post: Calls a function in the runtime, if that has not ended.
         ring: Wakes the runtime. Messages may wait for a wake-up that does not come: the loop is blocked in the turn
             that gave them, or a Ctrl-C hit that turn.
-        is_gone: Called once in the runtime if the loop is closed or never runs again.
+        lost: Called once in the runtime if the loop is closed or never runs again.
     """
 
     def __init__(
@@ -42,12 +42,12 @@ class AppLoopWatch:
         app_loop: AppLoop,
         post: Callable[[Callable[[], None]], None],
         ring: Callable[[], None],
-        is_gone: Callable[[], None],
+        lost: Callable[[], None],
     ) -> None:
         self._app_loop = app_loop
         self._post = post
         self._ring = ring
-        self._is_gone = is_gone
+        self._lost = lost
         # Not trio.current_time(), which refuses to answer on the thread of the application loop.
         self._now = trio.lowlevel.current_clock().current_time
         self._asked_at = self._answered_at = 0.0
@@ -61,15 +61,16 @@ class AppLoopWatch:
             before, looked_at = looked_at, self._now()
             self._ring()
             if self._never_goes_on():
-                self._is_gone()
+                self._lost()
                 await trio.sleep_forever()
             if self._answered_at >= self._asked_at:
                 self._note_answer()
                 self._asked_at = looked_at
                 self._app_loop.post(self._answer)
-                self._app_loop.ring()
             elif looked_at - before < LOOK_INTERVAL + PAUSED_AFTER / 2:  # Else this thread stood still too.
                 self._note_silence(looked_at - self._asked_at)
+            # At each look: a Ctrl-C may take the delivery with the question, too, and then nothing would be answered.
+            self._app_loop.ring()
 
     def _never_goes_on(self) -> bool:
         loop = self._app_loop.loop

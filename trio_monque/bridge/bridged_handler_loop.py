@@ -99,6 +99,7 @@ class BridgedHandlerLoop:
     ) -> Awaitable[Any]:
         """On the application loop. Not a coroutine: each takes a quarter of a kilobyte while the handler waits."""
         now = self._clock.current_time()
+        # Before `may_begin`, which asks whether the start is late by this moment. A start on time needs no post.
         if now - called_at > LATE:
             run.begins_at(now)  # The handler may ask for its deadline before the run has taken the post.
             with suppress(RuntimeError):  # The runtime has ended, and the run with it.

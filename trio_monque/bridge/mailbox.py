@@ -12,7 +12,7 @@ signal handler may post too:
 - A function is added before there is a loop to wake. `open` looks for it after it has set the wake function.
 - A Ctrl-C between the raised flag and the wake leaves a flag that no wake-up follows: every later post would wait for
   ever. So does one that comes before the first line of a delivery. `ring` wakes without a look at the flag. The watch
-  on the application loop rings both loops four times a second, and after its end the last message of the runtime does.
+  on the application loop rings both loops at each look, and after its end the last message of the runtime does.
 - A Ctrl-C during a delivery, above all before the first line of a function: CPython looks for signals there. A function
   is forgotten only when it has returned, and an interrupted one is called again.
 - What was gathered waits for a turn of the poster's loop, which may be blocked, or stopped, before its end. The watch

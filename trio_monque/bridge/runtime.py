@@ -10,13 +10,15 @@
                   ◄─── looks ──────── app_loop_watch
 
 `post` has a function called in the other lane, and does not wait; a mailbox gathers posts, in order, for one wake-up.
-`call` is two posts: one begins it, one brings the answer. No lane ever blocks for another.
+`call` is two posts: one begins it, one brings the answer. No lane ever blocks for another,
+but at the very end: the application joins the thread, in which nothing is left to do then.
 
 Races that this file closes:
 
 - A call is posted while the run ends. Its begin may be dropped with the mailbox; so every caller is listed, and the
   last message of the run answers all that are left. It is repeated until the loop has taken it.
-- The run ends while something is posted from another thread: the post raises RuntimeError, or the run takes it.
+- The run ends while something is posted from another thread: the post raises RuntimeError, or the run takes it, or it
+  is dropped with the mailbox, and the last message answers its caller.
 """
 
 from __future__ import annotations
@@ -189,7 +191,7 @@ class Runtime:
             self._mailbox.ring_for_gathered()
 
     def _note_end(self, ended: outcome.Outcome[None]) -> None:
-        self.app_loop.end()
+        self.app_loop.end()  # First: an end of all tasks of the loop must not cut what has ended.
         for call in tuple(self._waiting):
             call.answer(outcome.Error(self.ended_error()))
         if not self.ended.done():
@@ -213,8 +215,8 @@ class Runtime:
         try:
             await self._run_main()
         finally:
-            # `main` may have left tasks behind: that of a listener that does not obey, for example. trio awaits them
-            # next, and the application waits for this run: it could not end a function that such a task awaits.
+            # `main` may have left system tasks behind: that of a listener that does not obey, for example. trio awaits
+            # them next, and the application waits for this run: it could not end a function that such a task awaits.
             self.app_loop.leave_calls_behind()
 
     async def _run_main(self) -> None:

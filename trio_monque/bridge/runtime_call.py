@@ -70,13 +70,14 @@ class RuntimeCall(Generic[T]):
         ended = answer.result()
         if self._has_completed and anyio.current_effective_deadline() == -math.inf:
             return ended.unwrap()  # As on trio: the scope cancels again at the next checkpoint.
+        # asyncio's own cancellation is raised in any case: who cancelled waits for it. An error beside it is dropped.
         if isinstance(ended, outcome.Value) and self._orphan is not None:
             with suppress(RuntimeError):  # The runtime has ended, and what it returned with it.
                 self._runtime.post(partial(self._orphan, ended.unwrap()))
         raise cancelled
 
     def answer(self, ended: outcome.Value[T] | outcome.Error) -> None:
-        """From any thread."""
+        """From any thread. A post to an asyncio loop never raises: see `Loop.post`."""
         self._loop.post(partial(self._set_answer, ended))
 
     def _set_answer(self, ended: outcome.Value[T] | outcome.Error) -> None:
