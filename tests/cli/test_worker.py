@@ -47,7 +47,7 @@ class Run:
         self.handlers_at_import = handlers()
         return WorkerTarget(name, self._open_workers)
 
-    async def run_until_signalled(self, *_arguments: object, **_options: object) -> SchedulerReport:
+    async def run_made_until_signalled(self, *_arguments: object, **_options: object) -> SchedulerReport:
         return self.report
 
     async def _open_workers(self) -> Workers[Any]:
@@ -64,7 +64,7 @@ async def _send(_job: RunningJob[Any, Any]) -> None: ...
 def run(monkeypatch: pytest.MonkeyPatch) -> Run:
     one = Run()
     monkeypatch.setattr(worker_process, "load_target", one.load_target)
-    monkeypatch.setattr(worker_process, "run_until_signalled", one.run_until_signalled)
+    monkeypatch.setattr(worker_process, "run_made_until_signalled", one.run_made_until_signalled)
     return one
 
 
