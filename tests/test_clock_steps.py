@@ -50,6 +50,12 @@ class Machine:
         self._patch = patch
         self._steady = clock.steady_clock
         self._asleep = 0.0
+        # Once, for all suspends: each is then one step, also for a thread that measures the server's time meanwhile.
+        patch.setattr(clock, "steady_clock", self._steady_clock)
+        patch.setattr(connection, "steady_clock", self._steady_clock)
+
+    def _steady_clock(self) -> float:
+        return self._steady() + self._asleep
 
     def step_wall_clock(self, seconds: float) -> None:
         self._patch.setattr(clock, "wall_clock", lambda: datetime.now(UTC) + timedelta(seconds=seconds))
@@ -57,13 +63,6 @@ class Machine:
     def suspend(self, seconds: float) -> None:
         """As seen after the resume. The server's time has not passed: what is known of it is wrong by so much."""
         self._asleep += seconds
-        asleep = self._asleep
-
-        def steady_clock() -> float:
-            return self._steady() + asleep
-
-        self._patch.setattr(clock, "steady_clock", steady_clock)
-        self._patch.setattr(connection, "steady_clock", steady_clock)
 
 
 @pytest.fixture
