@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import os
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from multiprocessing import Pipe
@@ -55,6 +56,13 @@ def uri(mongod: EmbeddedServer, db: Database) -> str:
 def has_written(db: Database) -> None:
     """Every worker process writes before the stream is opened: see `test_job_stream.py`."""
     db["anything"].with_options(write_concern=WriteConcern("majority")).insert_one({})
+
+
+@pytest.fixture(autouse=True)
+def leaves_no_descriptor_open() -> Iterator[None]:
+    """A worker process keeps its end of the pipe as long as it lives; other tests count descriptors."""
+    yield
+    gc.collect()
 
 
 @asynccontextmanager
