@@ -71,6 +71,7 @@ class _Digest:
         new: The ids of those that were inserted.
         item: The last one that was inserted.
         cancelled: The ids of jobs whose cancellation was requested.
+        is_any_cancelled: The cancellation of any job may have been requested.
     """
 
     is_anything: bool = False
@@ -80,6 +81,13 @@ class _Digest:
     new: list[ObjectId] = field(default_factory=list)
     item: KnownItem | None = None
     cancelled: set[ObjectId] = field(default_factory=set)
+    is_any_cancelled: bool = False
+
+    @property
+    def is_cancel_requested(self) -> Callable[[Job], bool] | None:
+        if self.is_any_cancelled:
+            return lambda _: True
+        return partial(_is_among, self.cancelled) if self.cancelled else None
 
 
 class JobStream:
@@ -113,7 +121,6 @@ class JobStream:
     async def next(self, wait: float) -> Hints[Job]:
         opened = self._opened
         digest = await self._call(lambda: self._digest(opened.read(wait)), lambda _: opened.close())
-        cancelled = digest.cancelled
         item = digest.item if digest.count == 1 else None
         if item is not None and digest.new[0] in self._recent_ids:
             # A local wakeup announced it while this batch was read. Without `due`, the engine ignores `last_due`.
@@ -124,7 +131,7 @@ class JobStream:
             due=math.inf if digest.due is None else self._context.clock.on_run_clock(digest.due),
             last_due=-math.inf if digest.last_due is None else self._context.clock.on_run_clock(digest.last_due),
             item=item,
-            is_cancel_requested=partial(_is_among, cancelled) if cancelled else None,
+            is_cancel_requested=digest.is_cancel_requested,
             ended=not opened.is_open,
         )
 
@@ -175,6 +182,10 @@ class JobStream:
                 case ChangeKind.PAUSE:
                     self._paused.forget()
                     digest.is_anything = True
+                case ChangeKind.ANYTHING:
+                    self._context.forget_indexes()
+                    self._paused.forget()
+                    digest.is_anything = digest.is_any_cancelled = True
                 case ChangeKind.JOB:
                     self._add(change, digest)
         return digest

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -25,6 +25,7 @@ from trio_monque.scheduler.job_finder import JobKey
 from trio_monque.scheduler.job_stream import JobStream, RecentIds
 from trio_monque.scheduler.paused_names import PausedNames
 from trio_monque.store.driver.types import Collection, Database
+from trio_monque.store.jobs.change_stream import ANYTHING, JobChange
 from trio_monque.testing import fail_next
 
 
@@ -227,3 +228,36 @@ async def test_failure_to_end_the_wait_raises_stream_failed_error(db: Database) 
             with pytest.raises(StreamFailedError) as failed:
                 await our.next()
         assert not failed.value.is_final
+
+
+class LeftOut:
+    """Changes, some of them left out: a `ChangeSource` and its `OpenChanges`."""
+
+    is_open = True
+
+    def open(self) -> LeftOut:
+        return self
+
+    def read(self, wait: float) -> Sequence[JobChange]:
+        return [ANYTHING]
+
+    def close(self) -> None: ...
+
+    def end_wait(self) -> None: ...
+
+
+async def test_where_changes_were_left_out_all_that_they_may_have_said_is_looked_up(db: Database) -> None:
+    monque = Monque(db)
+    job = await monque.enqueue("greet")  # The indexes are there.
+    context, paused = context_of(monque), PausedNames(threads_of(monque), time_of_loops=LoopTime(is_event_driven=False))
+    stream = JobStream(context, threads_of(monque), Workers(), paused, LeftOut(), RecentIds())
+    await stream.open()
+    assert paused.look_up(context.jobs) == frozenset()
+    await monque.pause("greet")
+    hints = await stream.next(math.inf)
+    assert hints.look
+    assert hints.is_cancel_requested is not None
+    assert hints.is_cancel_requested(job)
+    assert paused.look_up(context.jobs) == {"greet"}
+    assert not context.are_indexes_there
+    await stream.close()

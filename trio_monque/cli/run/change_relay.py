@@ -2,28 +2,31 @@
 
 Each stream makes the server read all that is written. So eight processes on a machine share one.
 
-Nothing depends on a message that is lost: a worker process that misses one learns that, opens its changes anew, and
-looks for what it has missed, as after a broken stream of its own (`engine/watcher.py`).
+A process may be stopped, or too busy to read. Too much for it is replaced by one change that says: anything may have
+happened. Then it looks once, as after a broken stream of its own (`engine/watcher.py`).
 """
 
 from __future__ import annotations
 
+import logging
 import pickle
 import secrets
+from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from functools import partial
 from multiprocessing.connection import Connection as Pipe
 from typing import Final, TypeVar
 
 import trio
 
-from ...error_types import MonqueConnectionError
+from ...error_types import MonqueError
 from ...log import logger_of
 from ...options_and_defaults import SchedulerConfig
+from ...safe_text import text_of
 from ...scheduler.changes import ChangesOfDatabase, OpenChanges
 from ...store.job_collection import JobCollection
-from ...store.jobs.change_stream import LONGEST_AWAIT, JobChange, NoStreamError
+from ...store.jobs.change_stream import ANYTHING, LONGEST_AWAIT, JobChange, NoStreamError
 from ..connection_options import Connection
 from .relayed_changes import ENDED, OPENED, Message, StreamChanges, StreamFailed
 
@@ -38,8 +41,11 @@ FIRST_DELAY: Final = 1.0
 LONGEST_DELAY: Final = 30.0
 """Seconds between two attempts to open a broken stream: doubled from the first to the longest, without an end."""
 
-MOST_UNREAD: Final = 100
-"""Messages that wait for one worker process. One that is stopped must not fill the memory of its parent."""
+MOST_UNREAD: Final = 10_000
+"""Changes that wait for one worker process. One that is stopped must not fill the memory of its parent."""
+
+CLOSING_TIMEOUT: Final = 1.0
+"""Seconds that the end of the relay takes at most."""
 
 
 class ChangeRelay:
@@ -51,13 +57,18 @@ class ChangeRelay:
 
     def __init__(self, stream: StreamOfParent) -> None:
         self._stream = stream
-        self._state: Message | None = None
+        self._state: Message = ENDED  # It is opened soon.
         self._followers: set[_Follower] = set()
+        self._was_open = False
 
     async def run(self) -> None:
-        """Until cancelled, or if there is no stream."""
-        with closing(self._stream):
+        """Return if the server offers no stream; otherwise go on until cancelled."""
+        try:
             await self._run()
+        finally:
+            # To close a client takes long if the server is gone. This process ends then, and the connection with it.
+            with trio.move_on_after(CLOSING_TIMEOUT, shield=True):
+                await _in_thread(self._stream.close)
 
     async def _run(self) -> None:
         delay = FIRST_DELAY
@@ -66,33 +77,39 @@ class ChangeRelay:
                 changes = await _in_thread(self._stream.open)
                 self._enter(OPENED)
                 delay = FIRST_DELAY
-                with closing(changes):
-                    await self._follow(changes)
+                await self._follow(changes)
                 self._enter(ENDED)
             except NoStreamError as error:
                 self._enter(StreamFailed(str(error), is_final=True, is_of_user=error.is_of_user))
-                return
-            except MonqueConnectionError as error:
-                logger.debug("the change stream of the parent failed: %s", error)
-                self._enter(StreamFailed(str(error)))
+                # As in `JobStream`: a right that the user had may come back.
+                if not (error.is_of_user and self._was_open):
+                    return
+            except Exception as error:
+                # Whatever it is: the worker processes look for jobs without a stream, and must not end by this.
+                level = logging.DEBUG if isinstance(error, MonqueError) else logging.ERROR
+                logger.log(level, "the change stream of the parent failed", exc_info=True)
+                self._enter(StreamFailed(str(error) if isinstance(error, MonqueError) else text_of(error)))
             await trio.sleep(delay)
             delay = min(2 * delay, LONGEST_DELAY)
 
     async def _follow(self, changes: OpenChanges) -> None:
-        while changes.is_open:
-            found = await _in_thread(partial(changes.read, LONGEST_AWAIT))
-            if found:
-                self.send_changes(found)
-            await trio.sleep(PACE)
+        try:
+            while changes.is_open:
+                found = await _in_thread(partial(changes.read, LONGEST_AWAIT))
+                if found:
+                    self.send_changes(found)
+                await trio.sleep(PACE)
+        finally:
+            # Not at the end of this process, where it is cancelled: the client closes its cursors itself.
+            await _in_thread(changes.close)
 
     async def serve(self, pipe: Pipe) -> None:
         """Send one process all messages, until it has ended."""
         follower = _Follower(pipe)
-        if self._state is not None:
-            follower.put(self._state)
+        follower.put(self._state, self._state)
         self._followers.add(follower)
         try:
-            await follower.send_all(lambda: self._state)
+            await follower.send_all()
         finally:
             self._followers.remove(follower)
 
@@ -101,12 +118,13 @@ class ChangeRelay:
         self._send(StreamChanges(changes))
 
     def _enter(self, state: Message) -> None:
+        self._was_open |= state is OPENED
         self._state = state
         self._send(state)
 
     def _send(self, message: Message) -> None:
         for follower in self._followers:
-            follower.put(message)
+            follower.put(message, self._state)
 
 
 class _Follower:
@@ -114,34 +132,43 @@ class _Follower:
 
     def __init__(self, pipe: Pipe) -> None:
         self._pipe = pipe
-        self._unread, self._next = trio.open_memory_channel[Message](MOST_UNREAD)
-        self._has_missed = False
+        self._unread: deque[Message] = deque()
+        self._unread_changes = 0
+        self._there_is_more = trio.Event()
 
-    def put(self, message: Message) -> None:
-        if self._has_missed:
-            return
-        try:
-            self._unread.send_nowait(message)
-        except trio.WouldBlock:
-            self._has_missed = True
+    def put(self, message: Message, state: Message) -> None:
+        """Send this message later; `state` is that of the stream."""
+        if self._unread_changes + _changes_in(message) > MOST_UNREAD and self._unread:
+            self._unread.clear()
+            self._unread_changes = 0
+            self._add(state)
+            message = StreamChanges([ANYTHING])
+        self._add(message)
+        self._there_is_more.set()
 
-    async def send_all(self, state: Callable[[], Message | None]) -> None:
+    def _add(self, message: Message) -> None:
+        self._unread.append(message)
+        self._unread_changes += _changes_in(message)
+
+    async def send_all(self) -> None:
         own_thread = trio.CapacityLimiter(1)
-        with self._unread, self._next:
-            async for message in self._next:
-                payload = pickle.dumps(message)
-                try:
-                    # Abandoned when the process has ended: one that it has forked may hold its end open.
-                    await trio.to_thread.run_sync(
-                        self._pipe.send_bytes, payload, limiter=own_thread, abandon_on_cancel=True
-                    )
-                except OSError:
-                    return
-                if self._has_missed and not self._next.statistics().current_buffer_used:
-                    self._has_missed = False
-                    self.put(StreamFailed("more has changed than this process could read in time"))
-                    if (now := state()) is not None:
-                        self.put(now)
+        while True:
+            while not self._unread:
+                self._there_is_more = trio.Event()
+                await self._there_is_more.wait()
+            message = self._unread.popleft()
+            self._unread_changes -= _changes_in(message)
+            try:
+                # Abandoned when the process has ended: one that it has forked may hold its end open.
+                await trio.to_thread.run_sync(
+                    self._pipe.send_bytes, pickle.dumps(message), limiter=own_thread, abandon_on_cancel=True
+                )
+            except OSError:
+                return
+
+
+def _changes_in(message: Message) -> int:
+    return len(message.changes) if isinstance(message, StreamChanges) else 1
 
 
 class StreamOfParent:

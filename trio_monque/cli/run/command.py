@@ -128,9 +128,10 @@ def run(
         raise click.UsageError("give --processes or --reload, not both")
     if os.name != "posix":
         raise MonqueError("--processes and --reload need Linux, macOS or another Unix")
-    # Not for --reload, which runs one process at a time.
     config = scheduler_config(options)
-    relay = ChangeRelay(StreamOfParent(connection, config)) if processes and config.change_stream else None
+    # One process has a stream of its own.
+    is_shared = processes is not None and processes > 1 and config.change_stream
+    relay = ChangeRelay(StreamOfParent(connection, config)) if is_shared else None
     children = Children(click.get_current_context().find_root().obj, processes or 1, relay)
     with endpoints.of_children(children):
         if processes is not None:

@@ -7,6 +7,7 @@ stream is open. What it has not read by then is reported, too: it costs a look a
 from __future__ import annotations
 
 import multiprocessing
+import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -57,6 +58,7 @@ class RelayedChanges:
     """
 
     def __init__(self, descriptor: int, open_within: float) -> None:
+        os.set_inheritable(descriptor, False)  # noqa: FBT003  # Not for what handlers start.
         self._pipe = Connection(descriptor, writable=False)
         self._wakes, self._wake = multiprocessing.Pipe(duplex=False)
         self._open_within = open_within

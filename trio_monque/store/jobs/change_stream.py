@@ -72,6 +72,8 @@ class ChangeKind(Enum):
     """This instance has announced that it leaves."""
     GONE = auto()
     """The jobs collection was dropped or renamed, or another has taken its name: no index need be there any more."""
+    ANYTHING = auto()
+    """Changes were left out (`cli/run/change_relay.py`): any of these may have happened."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +97,9 @@ class JobChange:
     is_pending: bool = False
     due: datetime | None = None
     cancel_requested: bool = False
+
+
+ANYTHING: Final = JobChange(ChangeKind.ANYTHING)
 
 
 @dataclass(slots=True)
