@@ -24,6 +24,9 @@ from .types import Collection, Database
 
 logger = logger_of("store")
 
+CLOSING_TIMEOUT = 1.0
+"""Seconds that closing a client may take. If the server is gone, the driver would look for it for half a minute."""
+
 # Seconds. A slower sample is useless: the offset may be wrong by half of its duration.
 LONGEST_ROUND_TRIP = 0.5
 
@@ -165,7 +168,8 @@ def open_database(uri: str, name: str | None) -> Iterator[Database]:
             raise InvalidOptionError("database", name, str(error)) from None
         yield database
     finally:
-        client.close()
+        with pymongo.timeout(CLOSING_TIMEOUT):
+            client.close()
 
 
 def collection_of(database: Database, name: str) -> Collection:
