@@ -12,7 +12,7 @@ from trio.testing import MockClock
 
 from trio_monque.engine.candidates import Candidates
 from trio_monque.engine.contention import SECONDS_TO_HEAD, Contention
-from trio_monque.engine.demand import Demand, FoundItems
+from trio_monque.engine.demand import Demand, FoundItems, Reading
 from trio_monque.engine.prefetch import KEPT_FOR
 
 Item = tuple[str, int]
@@ -54,18 +54,10 @@ class Queue:
     def choose(self, found: Sequence[Item], demand: Demand) -> Sequence[Item]:
         return found[: demand.total]
 
-    async def look(
-        self,
-        wanted: Mapping[str, int],
-        passed_over: Mapping[str, int],
-        demand: Demand,
-        now: datetime,
-        *,
-        enough: int,
-        in_flight: Set[Hashable],
-    ) -> FoundItems[Item]:
+    async def look(self, reading: Reading, demand: Demand, now: datetime) -> FoundItems[Item]:
+        wanted, passed_over = reading.wanted, reading.passed_over
         self.looks.append((wanted, passed_over))
-        self.reach.append((enough, in_flight))
+        self.reach.append((reading.enough, reading.in_flight))
         there = list(self.items)
         await trio.sleep(LOOK)
         if self.fault is not None:

@@ -24,7 +24,7 @@ from trio_monque.store import skipped_documents
 from trio_monque.store.broken import broken_documents
 from trio_monque.store.driver.types import Collection, Database
 from trio_monque.store.job_collection import JobCollection
-from trio_monque.store.jobs import due
+from trio_monque.store.jobs import due, next_due
 from trio_monque.testing import SchedulerOpener, advance, quiesce
 
 WELL = {
@@ -257,7 +257,7 @@ def test_arrays_of_dates_hide_no_job_that_is_due_later(store: JobCollection, job
     for _ in range(3):
         put(jobs, {"nextRunAt": [PAST + timedelta(seconds=1)]})
     put(jobs, {"nextRunAt": PAST + timedelta(seconds=2)})
-    found = due.next_due(store, ["greet"], PAST)
+    found = next_due.next_due(store, ["greet"], PAST)
     assert found is not None
     assert found.moment == PAST + timedelta(seconds=2)
 
@@ -268,7 +268,7 @@ def test_job_whose_attempts_are_not_a_counter_is_not_claimed_by_its_id(
 ) -> None:
     """The server would refuse to add to it, and the error would end the scheduler."""
     put(jobs, {"nextRunAt": PAST + timedelta(seconds=2), "attempts": attempts})
-    found = due.next_due(store, ["greet"], PAST)
+    found = next_due.next_due(store, ["greet"], PAST)
     assert found is not None
     assert found.alone is None
 

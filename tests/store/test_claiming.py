@@ -26,7 +26,7 @@ from trio_monque.jobs.job import Job
 from trio_monque.jobs.rescue_policy import SUSPECT_FROM
 from trio_monque.store.driver.types import Collection, Database
 from trio_monque.store.job_collection import JobCollection
-from trio_monque.store.jobs import claiming, due
+from trio_monque.store.jobs import claiming, due, next_due
 from trio_monque.store.reads import queries
 
 
@@ -327,12 +327,14 @@ def test_next_due_returns_the_due_time_and_the_job_if_it_is_the_only_one(store: 
     moments = [PAST + timedelta(seconds=number) for number in range(4)]
     insert(store, run_at=moments[0])
     later = [insert(store, name, run_at=moments[1 + number]) for number, name in enumerate(["other", "greet", "alien"])]
-    found = due.next_due(store, ["greet", "other"], moments[0])
-    assert found == due.NextDue(moments[1], due.OneJob(later[0].id, "other", 0))
-    assert due.next_due(store, ["greet"], moments[0]) == due.NextDue(moments[2], due.OneJob(later[1].id, "greet", 0))
-    assert due.next_due(store, ["greet"], moments[2]) is None
+    found = next_due.next_due(store, ["greet", "other"], moments[0])
+    assert found == next_due.NextDue(moments[1], next_due.OneJob(later[0].id, "other", 0))
+    assert next_due.next_due(store, ["greet"], moments[0]) == next_due.NextDue(
+        moments[2], next_due.OneJob(later[1].id, "greet", 0)
+    )
+    assert next_due.next_due(store, ["greet"], moments[2]) is None
     insert(store, "greet", run_at=moments[1])
-    assert due.next_due(store, ["greet", "other"], moments[0]) == due.NextDue(moments[1], None)
+    assert next_due.next_due(store, ["greet", "other"], moments[0]) == next_due.NextDue(moments[1], None)
 
 
 def test_two_of_one_moment_are_seen_although_their_names_are_asked_for_in_turn(
@@ -341,9 +343,9 @@ def test_two_of_one_moment_are_seen_although_their_names_are_asked_for_in_turn(
     monkeypatch.setattr(due, "MOST_NAMES_IN_ONE_LOOK", 1)
     moment = PAST + timedelta(seconds=1)
     insert(store, "greet", run_at=moment)
-    assert due.next_due(store, ["greet", "other"], PAST) != due.NextDue(moment, None)
+    assert next_due.next_due(store, ["greet", "other"], PAST) != next_due.NextDue(moment, None)
     insert(store, "other", run_at=moment)
-    assert due.next_due(store, ["greet", "other"], PAST) == due.NextDue(moment, None)
+    assert next_due.next_due(store, ["greet", "other"], PAST) == next_due.NextDue(moment, None)
 
 
 def test_claim_of_a_broken_document_that_cannot_be_released_has_an_unknown_outcome() -> None:
@@ -373,8 +375,8 @@ def test_next_due_returns_only_the_due_time_of_a_job_that_cannot_be_claimed_by_i
     moment = PAST + timedelta(seconds=1)
     job = insert(store, run_at=moment)
     jobs.update_one({"_id": job.id}, {"$set": change})
-    found = due.next_due(store, ["greet"], PAST)
-    assert found == due.NextDue(moment, due.OneJob(job.id, "greet", 7) if alone else None)
+    found = next_due.next_due(store, ["greet"], PAST)
+    assert found == next_due.NextDue(moment, next_due.OneJob(job.id, "greet", 7) if alone else None)
     if alone:
         (taken,) = claiming.take_one(store, job.id, "greet", 7, moment, stamp()).jobs
         assert (taken.attempts, taken) == (8, as_stored(store, job))
@@ -386,7 +388,7 @@ def test_next_due_returns_only_the_due_time_of_a_job_with_an_invalid_id(store: J
     document = jobs.find_one_and_delete({"_id": job.id})
     assert document is not None
     jobs.insert_one({**document, "_id": "a text"})
-    assert due.next_due(store, ["greet"], PAST) == due.NextDue(moment, None)
+    assert next_due.next_due(store, ["greet"], PAST) == next_due.NextDue(moment, None)
 
 
 @pytest.mark.parametrize("field", ["claimedBy", "lockedAt", "claimToken"])

@@ -16,7 +16,7 @@ from trio_monque.store.decoding import job_of
 from trio_monque.store.driver.types import Database
 from trio_monque.store.job_collection import JobCollection
 from trio_monque.store.jobs import follow_up_writes, indexes
-from trio_monque.store.jobs.due import next_due
+from trio_monque.store.jobs.next_due import next_due
 
 LOOKS: Mapping[str, Callable[[JobCollection], Any]] = {
     "owing": lambda jobs: len(follow_up_writes.owing(jobs, {"pack", "wrap"}, None)),

@@ -97,7 +97,7 @@ A_WRITE_ASKS_AGAIN: Final = {
 ANOTHER_LOOK_FOLLOWS: Final = {
     "broken.broken_documents._look_at_broken", "broken.broken_documents._look_at_left_over",
     "broken.broken_documents._problem_of_all", "documents.due._is_any_named", "documents.due.next_due",
-    "documents.due.still_matching", "jobs.due.next_due", "jobs.instances.paused",
+    "documents.due.still_matching", "jobs.next_due.next_due", "jobs.instances.paused",
 }  # fmt: skip
 
 # For people. A page or a number may show what an election undoes a moment later.

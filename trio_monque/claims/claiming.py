@@ -17,7 +17,7 @@ import trio
 
 from ..document_lock import LockStamp, renewed_until
 from ..engine.contention import Contention
-from ..engine.demand import Demand, Due, FoundItems, Granted
+from ..engine.demand import Demand, Due, FoundItems, Granted, Reading
 from ..engine.lease import Beats
 from ..engine.source import Control
 from ..error_types import FilterStillMatchesError
@@ -96,17 +96,9 @@ class DocumentClaims(NamesNoItems):
     def choose(self, found: Sequence[Any], demand: Demand) -> Sequence[Any]:
         return found
 
-    async def look(
-        self,
-        wanted: Mapping[str, int],
-        passed_over: Mapping[str, int],
-        demand: Demand,
-        now: datetime,
-        *,
-        enough: int,
-        in_flight: Set[Hashable],
-    ) -> FoundItems[Any]:
-        # It reads ids alone, so nothing here is large.
+    async def look(self, reading: Reading, demand: Demand, now: datetime) -> FoundItems[Any]:
+        # It reads ids alone: nothing here is large, and the look reads all that is wanted.
+        wanted, passed_over = reading.wanted, reading.passed_over
         look: Callable[[], documents.due.SeenIds] = partial(
             documents.due.survey, self._leased, wanted[GROUP], now, passed_over=passed_over.get(GROUP, 0)
         )

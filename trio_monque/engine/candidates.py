@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -14,7 +14,7 @@ from typing import Generic, Protocol, TypeVar
 import trio
 
 from .contention import Contention
-from .demand import Demand, FoundItems
+from .demand import Demand, FoundItems, Reading
 from .prefetch import Prefetch
 
 T = TypeVar("T")
@@ -47,25 +47,13 @@ class Finder(Protocol[T]):
         """As many of these as can start, in the order in which they would start."""
         ...
 
-    async def look(
-        self,
-        wanted: Mapping[str, int],
-        passed_over: Mapping[str, int],
-        demand: Demand,
-        now: datetime,
-        *,
-        enough: int,
-        in_flight: Set[Hashable],
-    ) -> FoundItems[T]:
+    async def look(self, reading: Reading, demand: Demand, now: datetime) -> FoundItems[T]:
         """Candidates of the wanted groups. It writes nothing.
 
         Args:
-            wanted: How many to read of each group; also for the next claims, so it may be more than is demanded.
-            passed_over: How many of the first items of a group to skip.
+            reading: What to read.
             demand: What the claim is for.
             now: By the server's time.
-            enough: With this number of items, the look may end early if they are large. The rest is read ahead.
-            in_flight: The keys of the items that claims in flight have. They do not count, and may be left out.
         """
         ...
 
@@ -147,7 +135,8 @@ class Candidates(Generic[T]):
         prefetch.look()
         # Withheld items count: otherwise a look that finds only these would end before the others, again and again.
         enough = demand.total + prefetch.withheld
-        found = await self._finder.look(wanted, passed_over, demand, now, enough=enough, in_flight=prefetch.in_flight)
+        reading = Reading(wanted, passed_over, enough, prefetch.in_flight)
+        found = await self._finder.look(reading, demand, now)
         self.looked_at = now
         prefetch.fill(
             found.items,

@@ -18,7 +18,7 @@ MOST_QUIET_TO_RETURN: Final = 1024
 """If the others are still there, it needs twice as many the next time, at most this number."""
 
 SECONDS_TO_HEAD: Final = 2.0
-"""While spread, it looks at the head so often: without it, the first items might be passed over for ever."""
+"""While spread, it looks at the head once in this time: otherwise the first items might be passed over for ever."""
 
 READS_APART: Final = 4
 """Two places are this number of reads apart: an instance reads ahead, and a place moves on when items before it are

@@ -7,7 +7,7 @@ claim it too. A *claim* is granted by the source: from then on this instance hol
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final, Generic, NamedTuple, TypeVar
@@ -109,6 +109,23 @@ class ClaimState(Enum):
     CANCEL_REQUESTED = auto()
     NOT_RENEWED = auto()  # Held, but the server refuses to renew this one (too large, say): its lease ends.
     LOST = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What a look is to read.
+
+    Attributes:
+        wanted: How many items of each group; also for the next claims, so it may be more than is demanded.
+        passed_over: How many of the first items of a group to skip.
+        enough: With this number of items, the look may end early if they are large. The rest would be read ahead.
+        in_flight: The keys of the items that claims in flight have. They do not count, and may be left out.
+    """
+
+    wanted: Mapping[str, int]
+    passed_over: Mapping[str, int]
+    enough: int
+    in_flight: Set[Hashable] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

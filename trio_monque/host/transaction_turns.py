@@ -144,7 +144,7 @@ class Transactions(Generic[ClaimT, SettlementT]):
                     result = await self._db_threads.call(
                         thread.run_in_thread, channel=Channel.TRANSACTIONS, abandon_on_cancel=True
                     )
-                except ShortageError as error:  # There is no memory for a thread.
+                except ShortageError as error:  # Too little memory for a thread.
                     result = outcome.Error(error)  # Not raised here: the nursery would put it into a group.
                 finally:
                     watching.cancel(reason="the thread has ended, or is not awaited any more")

@@ -25,8 +25,8 @@ from ..jobs.job import Job
 from ..jobs.rescue_policy import is_suspect
 from ..options_and_defaults import LEASE_IN_BEATS
 from ..store.driver.database_threads import Channel
-from ..store.jobs import claiming, due, refused_claims
-from ..store.jobs.due import NextDue
+from ..store.jobs import claiming, next_due, refused_claims
+from ..store.jobs.next_due import NextDue
 from ..store.jobs.refused_claims import SetAside
 from .context import SchedulerContext
 from .job_finder import JobFinder, JobKey
@@ -185,7 +185,7 @@ class JobClaims:
 
         def ask() -> datetime | None:
             names = sorted(set(self._workers.names) - self._paused.look_up(self._leased))
-            return due.earliest(self._context.jobs, names, self._context.clock.now())
+            return next_due.earliest(self._context.jobs, names, self._context.clock.now())
 
         return await self._db_threads.call(ask, channel=Channel.CLAIMS, abandon_on_cancel=True)
 
@@ -194,6 +194,6 @@ class JobClaims:
             # Look the pauses up here, too. If a name was resumed while the last claim was on its way, the cached answer
             # still has it as paused, and no timer would be set for its jobs.
             names = sorted(set(groups) - self._paused.look_up(self._leased))
-            return due.next_due(self._context.jobs, names, after)
+            return next_due.next_due(self._context.jobs, names, after)
 
         return await self._db_threads.call(ask, channel=Channel.CLAIMS, abandon_on_cancel=True)

@@ -12,14 +12,14 @@ names; see `claiming.py`.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from operator import attrgetter
 from typing import Final
 
-from ..engine.demand import Demand, FoundItems
+from ..engine.demand import Demand, FoundItems, Reading
 from ..engine.priorities import Turns, suspect_alone
 from ..jobs.job import Job
 from ..jobs.rescue_policy import is_suspect
@@ -82,24 +82,15 @@ class JobFinder:
         worker = self._workers.by_name.get(group)
         return 0 if worker is None else worker.settings.priority
 
-    async def look(
-        self,
-        wanted: Mapping[str, int],
-        passed_over: Mapping[str, int],
-        demand: Demand,
-        now: datetime,
-        *,
-        enough: int,
-        in_flight: Set[Hashable],
-    ) -> FoundItems[Job]:
+    async def look(self, reading: Reading, demand: Demand, now: datetime) -> FoundItems[Job]:
         with_suspects = demand.suspects > 0
-        wanted, reach = self._what_fits(wanted, enough, in_flight)
+        wanted, reach = self._what_fits(reading)
 
         def look() -> tuple[Mapping[str, int], Seen]:
             paused = self._paused.look_up(self._leased)
             groups = {name: count for name, count in wanted.items() if name not in paused}
             # The engine counted these before this thread looked the pauses up.
-            behind = {name: count for name, count in passed_over.items() if name in groups}
+            behind = {name: count for name, count in reading.passed_over.items() if name in groups}
             survey = partial(
                 due.survey,
                 self._leased,
@@ -118,14 +109,13 @@ class JobFinder:
             seen.jobs, asked, seen.exhausted, seen.short, is_whole=with_suspects, unread=frozenset(seen.unread)
         )
 
-    def _what_fits(
-        self, wanted: Mapping[str, int], enough: int, in_flight: Set[Hashable]
-    ) -> tuple[Mapping[str, int], Reach]:
+    def _what_fits(self, reading: Reading) -> tuple[Mapping[str, int], Reach]:
         """How many jobs of each name to read, in this order, so that the look stays within `due.LOOK_BYTES`.
 
         The names of one priority share what fits, and those come first that the last look has not reached. Of
         different priorities, the higher one always comes first.
         """
+        wanted, enough, in_flight = reading.wanted, reading.enough, reading.in_flight
         if not self._unread and self._usual_size * sum(wanted.values()) <= due.LOOK_BYTES:
             return wanted, Reach(enough + len(in_flight), self._usual_size)
         # Rare: only payloads of many kilobytes fill a look.

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from trio.testing import MockClock
 
+from tests.support.looks import Reads
 from tests.support.store import PAST, handle, insert
 from trio_monque import Monque, NewJob, RunningJob, Workers
 from trio_monque.store.driver.types import Database
@@ -84,21 +85,6 @@ def test_look_leaves_out_what_claims_in_flight_have(store: JobCollection) -> Non
     for wanted, left in (({"a": 5}, [second]), ({"a": 5, "b": 5}, [second, other])):
         found = due.look(store, wanted, PAST, reach=Reach(1, leaves_out=[first.id])).jobs
         assert list(found) == left
-
-
-class Reads:
-    """How many jobs each look has read."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.numbers: list[int] = []
-        look = due.look
-
-        def counted(*args: Any, **kwargs: Any) -> due.Looked:
-            found = look(*args, **kwargs)
-            self.numbers.append(len(found.jobs))
-            return found
-
-        monkeypatch.setattr(due, "look", counted)
 
 
 def workers_for(names: Sequence[str], started: list[str], **options: Any) -> Workers:

@@ -10,29 +10,14 @@ from typing import Any
 import pytest
 from trio.testing import MockClock
 
+from tests.support.looks import Reads
 from trio_monque import Monque, NewJob, RunningJob, Workers
 from trio_monque.engine import prefetch
 from trio_monque.store.driver.types import Database
-from trio_monque.store.jobs import due
 from trio_monque.testing import SchedulerOpener, drain
 
 NAMES = [f"name-{number:02}" for number in range(64)]
 SLOTS, EACH = 25, 12
-
-
-class Reads:
-    """How many jobs each look has read."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.numbers: list[int] = []
-        look = due.look
-
-        def counted(*args: Any, **kwargs: Any) -> due.Looked:
-            found = look(*args, **kwargs)
-            self.numbers.append(len(found.jobs))
-            return found
-
-        monkeypatch.setattr(due, "look", counted)
 
 
 @pytest.fixture

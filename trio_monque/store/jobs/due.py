@@ -1,4 +1,4 @@
-"""Which jobs are due (the look before a claim), and when the next job is due. Nothing is written here.
+"""The look before a claim: which jobs are due. Nothing is written here. `next_due.py` says when the next one is.
 
 A look returns candidates, not claims. Two instances may see the same job; the guarded write decides who gets it
 (`claiming.py`). So a look may be stale, but it must not miss a due job for long. What the conditions here close:
@@ -10,8 +10,8 @@ A look returns candidates, not claims. Two instances may see the same job; the g
   by page (`due_behind_skipped.py`).
 - A look reads ahead, and payloads may be large: hundreds of candidates of a megabyte each would fill the memory. So it
   stops between two batches of the server once it has what can start now. The names that it has not reached come first
-  in the next look, or names at the end would wait for ever. A batch may have 16 MB, which the driver copies twice while
-  it reads them: so a look that knows the size of what the last one found asks for smaller batches.
+  in the next look: otherwise, names at the end would wait for ever. A batch may have 16 MB, and the driver copies it
+  twice: so a look asks for smaller batches if the last one has found large documents.
 """
 
 from __future__ import annotations
@@ -25,17 +25,14 @@ from datetime import datetime
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
-from bson import Int64, ObjectId
+from bson import ObjectId
 from pymongo import ASCENDING
 
 from ...jobs.claimable import claimable
-from ...jobs.follow_ups import PARKED_UNTIL
 from ...jobs.job import Job
 from ...jobs.rescue_policy import UNSUSPECTED
 from ..broken import broken_documents
-from ..broken.doubled_fields import AS_COMPARED
 from ..codec import filter_of
-from ..decoding import LARGEST_COUNTER
 from ..driver.commands import command, in_chunks
 from ..driver.raw_batches import RawBatches, aggregated_in_batches, found_in_batches
 from ..fields import FIELD
@@ -284,81 +281,3 @@ def _due(jobs: JobCollection, name: str, now: datetime, but: Sequence[ObjectId] 
 def _earliest(due: Mapping[str, Any], limit: int, skip: int) -> list[dict[str, Any]]:
     passing_over = [{"$skip": skip}] if skip else []
     return [{"$match": due}, {"$sort": dict(CLAIM_ORDER)}, *passing_over, {"$limit": limit}]
-
-
-@dataclass(frozen=True, slots=True)
-class OneJob:
-    """What `claiming.take_one` needs to claim a pending job without a look.
-
-    Attributes:
-        id: The id of the job.
-        name: The name of the job.
-        attempts: How often the job has been claimed.
-    """
-
-    id: ObjectId
-    name: str
-    attempts: int
-
-
-@dataclass(frozen=True, slots=True)
-class NextDue:
-    """When the next job is due.
-
-    Attributes:
-        moment: When that is.
-        alone: The job, if no other one is due at that moment, and if a claim can take it by its id.
-    """
-
-    moment: datetime
-    alone: OneJob | None
-
-
-_OF_ONE: Final = {FIELD[field]: True for field in ("id", "name", "next_run_at", "attempts", "rescues")}
-
-
-@command("look for the next due job", writes=False)
-def next_due(jobs: JobCollection, names: Sequence[str], after: datetime) -> NextDue | None:
-    """Return when the earliest job of those that were not due at `after` is due; None if there is none."""
-    earliest: list[Mapping[str, Any]] = []
-    # If a document has the date twice, the server compares the first, and these codec options read the first. If this
-    # function returned the second one, and that was in the past, the caller would ask again at once, for ever.
-    collection = jobs.collection.with_options(codec_options=AS_COMPARED)
-    for chunk in in_chunks(names, MOST_NAMES_IN_ONE_LOOK):
-        # Skipped documents need not be left out: they were due before `after`.
-        later = filter_of(claimable(chunk, after))
-        # An array of dates, which no job has, matches by any of its dates. Two of them would hide the jobs behind them.
-        later[_NEXT_RUN_AT] = {"$gt": after, "$not": {"$type": "array"}}
-        # Two documents, to know whether the first is alone. A negative limit: in one answer, without a cursor.
-        found = collection.find(later, _OF_ONE, sort=CLAIM_ORDER, limit=-2)
-        # The driver does not read a date beyond the year 9999 as a datetime. Such a job never becomes due; nor does a
-        # follow-up while it is parked, and a virtual clock would jump to its date.
-        earliest += [
-            document
-            for document in found
-            if isinstance(document[_NEXT_RUN_AT], datetime) and document[_NEXT_RUN_AT] < PARKED_UNTIL
-        ]
-    if not earliest:
-        return None
-    moment = min(document[_NEXT_RUN_AT] for document in earliest)
-    first, *others = (document for document in earliest if document[_NEXT_RUN_AT] == moment)
-    return NextDue(moment, None if others else _one(first))
-
-
-@command("look for the earliest pending job", writes=False)
-def earliest(jobs: JobCollection, names: Sequence[str], now: datetime) -> datetime | None:
-    """Return when the first pending job of these names is or was due, without skipped ones; None if there is none."""
-    due = [moment for name in names if (moment := due_behind_skipped.earliest(jobs, name, now)) is not None]
-    if due:
-        return min(due)
-    later = next_due(jobs, names, now)
-    return None if later is None else later.moment
-
-
-def _one(found: Mapping[str, Any]) -> OneJob | None:
-    job_id, attempts = found["_id"], found.get(FIELD["attempts"]) or 0
-    is_counter = type(attempts) in (int, Int64) and 0 <= attempts <= LARGEST_COUNTER
-    is_whole = type(job_id) is ObjectId and is_counter and type(found[FIELD["name"]]) is str
-    if not is_whole or found.get(FIELD["rescues"]) not in UNSUSPECTED["rescues"].values:
-        return None
-    return OneJob(job_id, found[FIELD["name"]], attempts)
