@@ -139,9 +139,10 @@ async def test_exactly_one_follow_up_of_a_scheduler_that_crashes_at_any_write(
     monkeypatch.setattr(pauses, "REAL_TIME_BUDGET", 0.0)
     shipping = Shipping()
     async with open_test_scheduler(shipping.workers) as killed:
-        await killed.enqueue("pack", "book")
+        await killed.enqueue("pack", "book", delay=1)  # Not before the faults are there.
         # Each attempt at it fails: none succeeds between the first one and the crash.
         with fail_next(killed, AutoReconnect("killed"), when=when, command=f"^{write}$", times=None):
+            await trio.sleep(1)
             await quiesce()
             await crash(killed)
     assert jobs.count_documents({"name": "pack", "status": "completed"}) == 1
@@ -159,8 +160,9 @@ async def test_lost_answer_makes_no_second_follow_up(
 ) -> None:
     shipping = Shipping()
     async with open_test_scheduler(shipping.workers) as scheduler:
-        await scheduler.enqueue("pack", "book")
+        await scheduler.enqueue("pack", "book", delay=1)  # Not before the fault is there.
         with fail_next(scheduler, AutoReconnect("lost"), when="after", command=f"^{write}$"):
+            await trio.sleep(1)
             await drain(scheduler)
         await advance(2)
         assert shipping.shipped == [{"parcel": "book"}], "it is not left to another look"

@@ -27,6 +27,7 @@ from trio_monque.errors import (
     TransactionTimeoutError,
 )
 from trio_monque.host import transaction_thread
+from trio_monque.store.driver import transaction_attempts
 from trio_monque.store.driver.database_threads import Channel, DatabaseThreads
 from trio_monque.store.driver.transaction_attempts import end_on_server
 from trio_monque.store.driver.types import ClientSession, Collection
@@ -413,6 +414,35 @@ async def test_claim_that_may_be_locked_is_not_renewed_while_the_server_does_not
                 assert [one["update"] for name, one in since if name == "update"] == []
                 await advance(10)
         assert (calls, balance(accounts)) == ([1, 1], 0)
+
+
+async def test_claim_of_a_transaction_that_is_given_up_before_its_thread_begins_is_renewed(
+    open_test_scheduler: SchedulerOpener,
+    monque: Monque,
+    accounts: Collection,
+    autojump_clock: MockClock,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    workers = Workers()
+
+    def without_an_answer(_collection: Collection) -> bool:
+        call_run(trio.sleep, LONG)
+        return False
+
+    monkeypatch.setattr(transaction_attempts, "is_standalone", without_an_answer)
+
+    @workers.register("pay", timeout=5, max_attempts=1)
+    async def pay(job: RunningJob[Any]) -> None:
+        await job.transaction(partial(deposit, accounts))
+
+    async with open_test_scheduler(workers), open_test_scheduler(workers) as scheduler:
+        job = await scheduler.enqueue("pay")
+        await advance(2 * LONG)
+    after = await stored(monque, job)
+    # Its own timeout ended it, and no other instance took it for dead.
+    assert (after.status, after.attempts, after.rescues, balance(accounts)) == ("failed", 1, 0, 0)
+    assert not any("lost the claim" in record.getMessage() for record in caplog.records)
 
 
 async def test_abort_at_the_cancellation_does_not_depend_on_the_time_for_clean_ups(

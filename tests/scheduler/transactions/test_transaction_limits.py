@@ -186,6 +186,28 @@ async def test_job_of_a_function_that_outlives_its_scheduler_is_not_released(
     assert (inside.now, balance(accounts)) == (0, 0)
 
 
+async def test_shielded_handler_whose_function_outlives_its_scheduler_learns_that_nothing_was_committed(
+    open_test_scheduler: SchedulerOpener, accounts: Collection, autojump_clock: MockClock
+) -> None:
+    workers, inside, learned = Workers(), Inside(), list[MonqueError]()
+    transaction = long_transaction(inside, accounts)
+
+    @workers.register("pay")
+    async def pay(job: RunningJob[Any]) -> None:
+        with trio.CancelScope(shield=True):
+            try:
+                await transaction(job)
+            except MonqueError as error:
+                learned.append(error)
+
+    async with open_test_scheduler(workers, shutdown_timeout=5) as scheduler:
+        await scheduler.enqueue("pay")
+        await advance(10)
+    assert ["was not committed" in str(error) for error in learned] == [True]
+    assert not any(isinstance(error, MonqueConnectionError) for error in learned)
+    await advance(LONG)
+
+
 def write_more(accounts: Collection, _job: RunningJob[Any], session: ClientSession) -> None:
     deposit(accounts, session)
 
