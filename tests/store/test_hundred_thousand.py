@@ -24,7 +24,7 @@ from trio_monque.jobs.views import page_of
 from trio_monque.store.driver.types import Database
 from trio_monque.store.job_collection import JobCollection
 from trio_monque.store.jobs import index_scans, indexes
-from trio_monque.store.reads import job_counts, queries
+from trio_monque.store.reads import counts_by_name, job_counts, queries
 
 pytestmark = pytest.mark.timeout(300)  # Of the first test, in which they are inserted.
 
@@ -201,11 +201,25 @@ def test_hundred_thousand_jobs_are_counted_exactly_and_each_from_one_key(many: D
     assert 0 <= (stats.average_lifetime or -1) < 50
 
 
-def test_list_of_names_reads_a_key_for_each_name_and_each_running_job(many: Database, store: JobCollection) -> None:
-    found, cost = examined(many, lambda: queries.names(store))
-    assert found == {*many_jobs.NAMES, RARE_NAME}
+def test_overview_reads_a_key_for_each_name_and_each_running_job(many: Database, store: JobCollection) -> None:
+    found, cost = examined(many, lambda: counts_by_name.counts_by_name(store, most_keys=1))
+    assert found.keys() == {*many_jobs.NAMES, RARE_NAME}
     assert cost.documents <= RUNNING
-    assert cost.keys <= RUNNING + RANGES
+    # The names twice, and of each status of each name one job and one more.
+    assert cost.keys <= RUNNING + RANGES + 2 * NAMES + 3 * 4 * NAMES
+
+
+@pytest.mark.parametrize("most_looked_up", [0, 200])
+def test_overview_of_all_names_reads_as_many_keys_as_it_may(
+    many: Database, store: JobCollection, monkeypatch: pytest.MonkeyPatch, most_looked_up: int
+) -> None:
+    monkeypatch.setattr(counts_by_name, "MOST_LOOKED_UP", most_looked_up)
+    most = 8_000
+    found, cost = examined(many, lambda: counts_by_name.counts_by_name(store, most))
+    assert sum(stats.total - stats.processing for stats in found.values()) <= most
+    assert any(stats.capped for stats in found.values())
+    assert cost.documents <= RUNNING
+    assert cost.keys <= most + RUNNING + RANGES + 3 * 4 * NAMES
 
 
 def test_statistics_that_reach_the_time_limit_of_the_server_raise_an_error_of_their_own(many: Database) -> None:

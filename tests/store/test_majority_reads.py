@@ -108,9 +108,9 @@ IS_SHOWN: Final = {
     "documents.counting.count_dead_letters", "documents.counting.number", "documents.dead_letters.listed",
     "documents.indexes.is_large", "driver.member_admin.stored_configuration", "reads.queries._documents",
     "reads.queries.count_due_before", "reads.queries.get_job", "reads.queries.get_job_by_key",
-    "reads.queries.names", "reads.queries.names_at_rest", "reads.queries.raw_documents",
-    "reads.queue_depths.queue_depths", "reads.selection_counts._number", "reads.job_counts.are_few",
-    "reads.job_counts.queue_stats", "reads.job_counts.queue_stats_by_name",
+    "reads.queries.names_at_rest", "reads.queries.raw_documents",
+    "reads.queue_depths.queue_depths", "reads.selection_counts._number", "reads.job_counts.queue_stats",
+    "reads.counts_by_name._rows", "reads.counts_by_name.counts_by_name",
 }  # fmt: skip
 
 

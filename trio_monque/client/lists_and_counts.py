@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Final, Literal
+from typing import Literal
 
 from ..checks import check_count
 from ..jobs.job import Job
@@ -13,12 +13,10 @@ from ..jobs.job_selector import Statuses, checked_name
 from ..jobs.views import BrokenDocument, CursorPage, QueueDepth, QueueStats, QueueView, page_of
 from ..store.broken import broken_documents
 from ..store.reads import job_counts, queries
+from ..store.reads.counts_by_name import counts_by_name
 from ..store.reads.queue_depths import queue_depths
 from .client_context import ClientContext
 from .operation import Known, Operation, Read
-
-MOST_ASKED_ONE_BY_ONE: Final = 20
-"""Up to this many names, the statistics of each are a query of its own, of a millisecond."""
 
 
 def get_jobs(
@@ -96,6 +94,11 @@ def get_queue_view_summaries(context: ClientContext) -> Operation[Sequence[Queue
 
     A client that runs nothing has no workers, and does not know those of others: see `instances`.
 
+    The statistics have no lifetimes. The server counts at most 400,000 jobs for one answer; where there are more, it
+    counts each status of a name up to 10,000, with more than ten names to less, and beyond 200 names it leaves the last
+    names uncounted. `stats.capped` says which numbers are lower bounds. An answer is kept for `stats_cache_ttl`
+    seconds, and concurrent callers share one query.
+
     Raises:
         AggregationTimeoutError: The server needed longer than `operation_timeout`.
         MonqueConnectionError: The database did not answer.
@@ -105,29 +108,11 @@ def get_queue_view_summaries(context: ClientContext) -> Operation[Sequence[Queue
 
 def _queue_views(context: ClientContext) -> Sequence[QueueView]:
     workers = context.workers_here()
-    stored = queries.names(context.jobs)
-    stats = _stats_of(context, stored)
+    stats = context.stats_by_name.get(None, lambda: counts_by_name(context.jobs))
     return tuple(
-        QueueView(
-            name=name,
-            has_jobs=name in stored,
-            stats=stats.get(name, QueueStats()),
-            worker=workers.get(name),
-        )
-        for name in sorted(stored | workers.keys())
+        QueueView(name=name, has_jobs=name in stats, stats=stats.get(name, QueueStats()), worker=workers.get(name))
+        for name in sorted(stats.keys() | workers.keys())
     )
-
-
-def _stats_of(context: ClientContext, stored: Set[str]) -> Mapping[str, QueueStats]:
-    """Count many names in one query, few in one each: such a query reads no further than it counts."""
-    jobs = context.jobs
-    known: Mapping[str, QueueStats] = {}
-    if len(stored) > MOST_ASKED_ONE_BY_ONE and job_counts.are_few(jobs):
-        known = context.stats_by_name.get(None, partial(job_counts.queue_stats_by_name, jobs))
-    # Not `get_queue_stats`: another program may have stored a name that this library would refuse.
-    return {
-        name: known.get(name) or context.stats.get(name, partial(job_counts.queue_stats, jobs, name)) for name in stored
-    }
 
 
 def get_queue_depths(context: ClientContext) -> Operation[Mapping[str, QueueDepth]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from dataclasses import FrozenInstanceError
+from dataclasses import FrozenInstanceError, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -17,7 +17,8 @@ from tests.support.store import handle
 from trio_monque import JobStatus, Monque, RunningJob, Workers
 from trio_monque.jobs import QueueStats, QueueView, WorkerView
 from trio_monque.store.driver.types import Collection, Database
-from trio_monque.store.reads import job_counts
+from trio_monque.store.jobs import indexes
+from trio_monque.store.reads import counts_by_name
 from trio_monque.testing import SchedulerOpener, quiesce
 
 FAR = datetime(2090, 1, 1, tzinfo=UTC)
@@ -95,19 +96,56 @@ def test_views_of_any_number_of_names_have_the_statistics_of_each(
     views = {view.name: view.stats for view in monque.sync.get_queue_view_summaries()}
     assert views.pop("x" * 1001) == QueueStats(pending=1)
     assert len(views) == names
-    assert views == {name: monque.sync.get_queue_stats(name=name) for name in views}
-    assert sum(stats.averaged for stats in views.values()) > 0
+    assert views == {name: without_lifetime(monque.sync.get_queue_stats(name=name)) for name in views}
 
 
-def test_caps_of_many_names_are_those_of_each(db: Database, jobs: Collection) -> None:
+def without_lifetime(stats: QueueStats) -> QueueStats:
+    return replace(stats, average_lifetime=None, averaged=0)
+
+
+STATUSES_AT_REST = ("pending", "completed", "failed", "cancelled")
+
+
+def check_bounds(counted: dict[str, QueueStats], exact: dict[str, QueueStats]) -> None:
+    """A number is exact, or it is less and its status is capped."""
+    assert counted.keys() == exact.keys()
+    for name, stats in counted.items():
+        assert stats.processing == exact[name].processing
+        for status in STATUSES_AT_REST:
+            number, true = getattr(stats, status), getattr(exact[name], status)
+            assert number == true or (number < true and status in stats.capped), (name, status, stats)
+
+
+@pytest.mark.parametrize("most_lookups", [0, 200])
+@pytest.mark.parametrize("has_indexes", [True, False])
+def test_overview_beyond_its_number_of_keys_has_lower_bounds_and_marks_them(
+    db: Database, jobs: Collection, monkeypatch: pytest.MonkeyPatch, most_lookups: int, has_indexes: bool
+) -> None:
+    monkeypatch.setattr(counts_by_name, "MOST_LOOKED_UP", most_lookups)
     stored(jobs, 60)
     handle_of_jobs = handle(db)
-    together = job_counts.queue_stats_by_name(handle_of_jobs, most_counted=1, most_averaged=2)
-    each = {f"name-{number:03}" for number in range(60)}
-    assert 0 < len(each & together.keys()) < 60, "those with more completed jobs than are averaged are left out"
-    for name in each & together.keys():
-        assert together[name] == job_counts.queue_stats(handle_of_jobs, name, most_counted=1, most_averaged=2)
-    assert any(stats.capped for stats in together.values())
+    if has_indexes:
+        indexes.ensure(handle_of_jobs)
+    exact = counts_by_name.counts_by_name(handle_of_jobs)
+    assert not any(stats.capped for stats in exact.values())
+    for most_keys in (1, 2, 100, 237, 240):
+        counted = counts_by_name.counts_by_name(handle_of_jobs, most_keys)
+        check_bounds(counted, exact)
+        assert any(stats.capped for stats in counted.values())
+        at_rest = sum(stats.total - stats.processing for stats in counted.values())
+        # A lookup counts at least one of each status of a name.
+        assert at_rest <= (most_keys if not most_lookups else max(most_keys, 4 * 61))
+
+
+def test_walk_that_ends_with_the_last_key_may_not_have_seen_all(db: Database, jobs: Collection) -> None:
+    """Where the limit is reached, nothing says whether more would have come: the last status is a lower bound."""
+    jobs.insert_many([{"name": f"name-{number:03}", "status": "pending"} for number in range(300)])
+    handle_of_jobs = handle(db)
+    indexes.ensure(handle_of_jobs)
+    for most_keys, capped in ((301, 0), (300, 1), (299, 2)):
+        counted = counts_by_name.counts_by_name(handle_of_jobs, most_keys)
+        assert sum(bool(stats.capped) for stats in counted.values()) == capped
+        assert counted["name-299"].capped >= ({"pending"} if capped else set())
 
 
 def test_many_names_are_one_question(mongod: Any, db: Database, jobs: Collection) -> None:
@@ -119,6 +157,6 @@ def test_many_names_are_one_question(mongod: Any, db: Database, jobs: Collection
         recorder.commands.clear()
         first = monque.sync.get_queue_view_summaries()
         asked = len(recorder.commands)
-        assert asked <= 4, "the names, how many documents there are, and the statistics"
+        assert asked <= 4, "the names, how many documents there are, the running jobs, and all others"
         assert monque.sync.get_queue_view_summaries() == first
         assert len(recorder.commands) - asked <= 4, "the statistics are kept"

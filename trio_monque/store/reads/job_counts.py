@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from typing import Any, Final
 
 from pymongo import DESCENDING
 
 from ...jobs.job import JobStatus
 from ...jobs.views import QueueStats
-from ..codec import LENIENT, OWN_OPTIONS
+from ..codec import OWN_OPTIONS
 from ..driver.bounded_counts import Stages, first_of, joined, number_by
 from ..driver.commands import command
 from ..fields import FIELD
@@ -18,12 +17,6 @@ from ..jobs import indexes
 
 MOST_COUNTED: Final = 100_000
 """The number up to which the jobs of a status are counted: a tenth of a second."""
-
-MOST_GROUPED: Final = 300_000
-"""Documents up to which one query reads all of them for the statistics of all names: half a second."""
-
-ROWS_AT_ONCE: Final = 100_000
-"""Rows in one batch of the answer: six for each name, of a hundred bytes each."""
 
 MOST_AVERAGED: Final = 10_000
 """The number of completed jobs, the latest ones, whose lifetimes are averaged."""
@@ -79,54 +72,3 @@ def _stats_of(rows: list[dict[str, Any]], most_counted: int) -> QueueStats:
         averaged=lifetime["number"],
         capped=frozenset(JobStatus(status) for status, number in numbers.items() if number > most_counted),
     )
-
-
-@command("count all jobs", writes=False)
-def are_few(jobs: JobCollection) -> bool:
-    """Return whether one query may read the jobs of all names, by the server's estimate of their number."""
-    return jobs.collection.estimated_document_count() <= MOST_GROUPED
-
-
-@command("count jobs by name", writes=False, aggregates=True)
-def queue_stats_by_name(
-    jobs: JobCollection, most_counted: int = MOST_COUNTED, most_averaged: int = MOST_AVERAGED
-) -> dict[str, QueueStats]:
-    """Return the same statistics as `queue_stats` for every name, in one command.
-
-    Names with more completed jobs than are averaged are left out: only a query for one name finds the latest of them.
-    """
-    # A name that is not text must not keep the others from being read.
-    collection = jobs.collection.with_options(codec_options=LENIENT)
-    pipeline = joined(collection, [_AT_REST_BY_NAME, _RUNNING, _LIFETIMES])
-    rows = indexes.hinted(
-        indexes.CLAIM,
-        lambda hint: list(collection.aggregate(pipeline, batchSize=ROWS_AT_ONCE, **indexes.hinting(hint))),
-    )
-    by_name: dict[str, list[dict[str, Any]]] = defaultdict(list)
-    for row in rows:
-        by_name[row["_id"]["name"]].append({**row, "_id": row["_id"]["of"]})
-    return {
-        name: _stats_of(of_name, most_counted)
-        for name, of_name in by_name.items()
-        if all(row["number"] <= most_averaged for row in of_name if row["_id"] == JobStatus.COMPLETED.value)
-    }
-
-
-def _by_name(match: dict[str, Any], of: Any, **computed: Any) -> Stages:
-    """Return the stages that count for each name and each value of `of`."""
-    counted = number_by({"name": f"${_NAME}", "of": of}, **computed)
-    return [{"$match": {_NAME: {"$type": "string"}, **match}}, counted]
-
-
-_AT_REST_BY_NAME: Final = [
-    # With this bound on the name, the server reads the index in its order, and no document.
-    {"$match": {_NAME: {"$gte": ""}, _STATUS: {"$in": [status.value for status in indexes.AT_REST]}}},
-    number_by({"name": f"${_NAME}", "of": f"${_STATUS}"}),
-]
-_RUNNING: Final = _by_name({_STATUS: JobStatus.PROCESSING.value}, f"${_STATUS}")
-_IS_DATE: Final = {"$type": "date"}
-_LIFETIMES: Final = _by_name(
-    {_STATUS: JobStatus.COMPLETED.value, FIELD["created_at"]: _IS_DATE, FIELD["updated_at"]: _IS_DATE},
-    _LIFETIME,
-    mean={"$avg": {"$subtract": [f"${FIELD['updated_at']}", f"${FIELD['created_at']}"]}},
-)

@@ -263,32 +263,14 @@ class PageReader:
 _STATUS, _NAME = FIELD["status"], FIELD["name"]
 
 
-@command("look for the names of jobs", writes=False, aggregates=True)
-def names(jobs: JobCollection) -> set[str]:
-    """Return the names of all jobs. The server reads one key of an index for each name, and all claims."""
-    collection = jobs.collection.with_options(codec_options=LENIENT)
-    running = {_STATUS: JobStatus.PROCESSING.value}
-    only_name = {"_id": False, _NAME: True}
-    held = indexes.hinted(indexes.HELD, lambda hint: list(collection.find(running, only_name, hint=hint)))
-    found = {document[_NAME] for document in held if type(document.get(_NAME)) is str}
-    return (found | set(names_at_rest(jobs, indexes.AT_REST))) - {""}
-
-
 def names_at_rest(
     jobs: JobCollection, statuses: Sequence[JobStatus], most: int | None = None, session: ClientSession | None = None
 ) -> Sequence[str]:
     """Return the names, at most `most`, that have jobs of these statuses: one status, or all at rest.
 
-    A part of a command. One answer, and one key for each name: the server skips through the index (DISTINCT_SCAN). With
-    a partial index, it does so only if the statuses are exactly those of the index, and if the name has a bound. The
-    bound leaves out names that are not text.
+    A part of a command.
     """
-    values = [status.value for status in statuses]
-    steps: list[dict[str, Any]] = [
-        {"$match": {_NAME: {"$gte": ""}, _STATUS: values[0] if len(values) == 1 else {"$in": values}}},
-        {"$sort": {_NAME: ASCENDING, _STATUS: ASCENDING}},
-        {"$group": {"_id": "$" + _NAME}},
-    ]
+    steps = stages_of_names(statuses)
     if most is not None:
         steps.append({"$limit": most})
     collection = jobs.collection.with_options(codec_options=LENIENT)
@@ -297,3 +279,18 @@ def names_at_rest(
         lambda hint: list(collection.aggregate(steps, session=session, **indexes.hinting(hint))),
     )
     return [one["_id"] for one in found if type(one["_id"]) is str]
+
+
+def stages_of_names(statuses: Sequence[JobStatus]) -> list[dict[str, Any]]:
+    """Return the stages that find the names of jobs of these statuses: one status, or all at rest.
+
+    One answer, and one key for each name: the server skips through `CLAIM` (DISTINCT_SCAN). With a partial index, it
+    does so only if the statuses are exactly those of the index, and if the name has a bound. The bound leaves out names
+    that are not text.
+    """
+    values = [status.value for status in statuses]
+    return [
+        {"$match": {_NAME: {"$gte": ""}, _STATUS: values[0] if len(values) == 1 else {"$in": values}}},
+        {"$sort": {_NAME: ASCENDING, _STATUS: ASCENDING}},
+        {"$group": {"_id": "$" + _NAME}},
+    ]

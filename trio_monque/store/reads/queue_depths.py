@@ -22,6 +22,7 @@ from ..driver.commands import command
 from ..fields import FIELD
 from ..job_collection import JobCollection
 from ..jobs import indexes
+from .queries import stages_of_names
 
 MOST_COUNTED: Final = {
     JobStatus.PENDING: 100_000,
@@ -46,7 +47,10 @@ def queue_depths(jobs: JobCollection, now: datetime) -> dict[str, QueueDepth]:
         now: The server's time: later jobs are not due yet, and older heartbeats are over.
     """
     name = jobs.collection.name
-    at_rest = [*_NAMES_AT_REST, *(_lookup(name, status, most) for status, most in MOST_COUNTED.items())]
+    at_rest = [
+        *stages_of_names(indexes.AT_REST),
+        *(_lookup(name, status, most) for status, most in MOST_COUNTED.items()),
+    ]
     # A name that is not text must not keep the others from being read.
     collection = jobs.collection.with_options(codec_options=LENIENT.with_options(tz_aware=True, tzinfo=UTC))
     pipeline = joined(collection, [at_rest, _running(now)])
@@ -56,14 +60,6 @@ def queue_depths(jobs: JobCollection, now: datetime) -> dict[str, QueueDepth]:
         if type(row["_id"]) is str:
             by_name[row.pop("_id")].update(row)
     return {name: _depth_of(row, now) for name, row in by_name.items()}
-
-
-_NAMES_AT_REST: Final[list[dict[str, Any]]] = [
-    # With exactly these conditions the server skips from name to name; see `queries.names_at_rest`.
-    {"$match": {_NAME: {"$gte": ""}, _STATUS: {"$in": [status.value for status in indexes.AT_REST]}}},
-    {"$sort": {_NAME: ASCENDING, _STATUS: ASCENDING}},
-    {"$group": {"_id": f"${_NAME}"}},
-]
 
 
 def _lookup(collection: str, status: JobStatus, most: int) -> dict[str, Any]:
