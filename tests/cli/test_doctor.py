@@ -22,10 +22,12 @@ from tests.support.standalone import restricted_server, standalone_server
 from tests.support.store import claim_due, handle, insert, stamp
 from trio_monque import Monque, clock
 from trio_monque.cli.doctor.examination import Examination
+from trio_monque.cli.doctor.facts import ServerFacts
 from trio_monque.cli.program import run_program
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.store.driver.types import Database
 from trio_monque.store.jobs import indexes
+from trio_monque.store.jobs.change_stream import open_watch
 from trio_monque.store.reads.diagnosis import backlog
 from trio_monque.store.reads.diagnosis import jobs as of_jobs
 
@@ -194,6 +196,37 @@ def test_change_stream_that_cannot_be_opened(capsys: pytest.CaptureFixture[str])
     assert sentence.startswith(
         "The change stream cannot be opened, so workers poll: could not open the change stream: Failing command"
     )
+
+
+def test_streams_of_these_jobs_are_counted_and_from_ten_on_the_writes_too(
+    mongod: EmbeddedServer, client: MongoClient[Any], db: Database
+) -> None:
+    jobs = handle(db)
+    indexes.ensure(jobs)
+    others = db["others"].watch(), db.watch([{"$match": {"operationType": "insert"}}])
+    pauses: list[float] = []
+
+    def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        db["others"].insert_many([{} for _ in range(500)])
+
+    def look() -> ServerFacts:
+        return Examination(mongod.uri, db, "monque_jobs", pause=pause).facts().server
+
+    with ExitStack() as stack:
+        for one in others:
+            stack.enter_context(one)
+        for number in range(9):
+            stack.callback(open_watch(jobs, f"instance-{number}").close)
+        server = look()
+        assert (server.streams, server.writes, pauses) == (9, None, [])
+        stack.callback(open_watch(jobs, "instance-9").close)
+        server = look()
+        assert server.streams == 10
+        assert server.writes is not None
+        # On a machine so busy that the questions take a second, nothing is waited for.
+        assert all(0 < seconds <= 1 for seconds in pauses)
+        assert server.writes >= (1 if pauses else 0)
 
 
 def test_clock_that_is_a_minute_off(doctor: Doctor, monkeypatch: pytest.MonkeyPatch) -> None:

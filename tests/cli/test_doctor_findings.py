@@ -15,6 +15,7 @@ from trio_monque.cli.doctor.facts import Facts, IndexFacts, ServerFacts
 from trio_monque.cli.doctor.findings import KINDS, Finding, FindingKind, Severity
 from trio_monque.store.reads.diagnosis.index_health import Indexes, Plan
 from trio_monque.store.reads.diagnosis.server import Member, Server, Topology
+from trio_monque.store.reads.diagnosis.streams import WriteTotals
 
 UP = Member(address="a:1", state="PRIMARY", is_up=True)
 ALSO_UP = Member(address="b:1", state="SECONDARY", is_up=True)
@@ -90,6 +91,30 @@ def test_clock_of_a_member() -> None:
         "member-clock-off",
         "The clock of member b:1 is 75.0 s ahead of that of a:1.",
     )
+
+
+@pytest.mark.parametrize(
+    ("streams", "writes", "percent"),
+    [
+        (50, 2000.0, "80%"),
+        (10, 3125.0, "25%"),
+        (10, 3000.0, None),
+        (50, 0.0, None),
+        (50, None, None),
+        (None, 2000.0, None),
+    ],
+)
+def test_streams_beside_heavy_writes(streams: int | None, writes: float | None, percent: str | None) -> None:
+    found = [*judge_server(ServerFacts(server=replica_set(UP), streams=streams, writes=writes))]
+    assert [one.kind.name for one in found] == (["many-streams"] if percent else [])
+    assert all(one.sentence.endswith(f"takes about {percent} of a core.") for one in found)
+
+
+def test_writes_a_second_of_a_server_that_was_restarted_are_none() -> None:
+    before = WriteTotals(documents=1_000, seconds=100.0)
+    assert WriteTotals(documents=4_000, seconds=101.5).a_second_since(before) == 2_000
+    assert WriteTotals(documents=10, seconds=100.0).a_second_since(before) == 0
+    assert WriteTotals(documents=10, seconds=200.0).a_second_since(before) == 0
 
 
 def test_query_that_reads_far_more_than_it_returns() -> None:

@@ -18,6 +18,12 @@ OLDEST_VERSION: Final = (6, 0)
 MOST_SECONDS_OFF: Final = 1.0
 """Seconds by which clocks may differ: the same as the default of `clock_skew` for claims."""
 
+SECONDS_A_WRITE: Final = 8e-6
+"""Seconds of the server's processor that a change stream takes for each document written: `benchmarks/idle.py`."""
+
+MOST_FOR_STREAMS: Final = 0.25
+"""The share of a core up to which streams are worth it in any case."""
+
 _HAS_DATA: Final = ("PRIMARY", "SECONDARY")
 _IN_ORDER: Final = (*_HAS_DATA, "ARBITER")
 _MANY_EXAMINED: Final = 1_000
@@ -45,8 +51,16 @@ def judge_server(facts: ServerFacts) -> Iterator[Finding]:
             yield found(kinds.MEMBER_CLOCK_OFF, member=address, other=other, **_off(ahead))
     if facts.connections is not None:
         yield from _judge_connections(facts.connections)
+    yield from _judge_streams(facts)
+
+
+def _judge_streams(facts: ServerFacts) -> Iterator[Finding]:
     if facts.stream_problem is not None:
         yield found(kinds.NO_CHANGE_STREAM, problem=facts.stream_problem)
+    if facts.streams is not None and facts.writes is not None:
+        share = facts.streams * facts.writes * SECONDS_A_WRITE
+        if share >= MOST_FOR_STREAMS:
+            yield found(kinds.MANY_STREAMS, count=facts.streams, writes=f"{facts.writes:,.0f}", percent=f"{share:.0%}")
 
 
 def _judge_members(server: Server) -> Iterator[Finding]:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
-from time import monotonic
+from time import monotonic, sleep
 from typing import Final, TypeVar
 
 from ...client.client_context import ClientContext
@@ -30,6 +30,7 @@ from ...store.reads.diagnosis import (
     held_jobs,
     owed_follow_ups,
     server,
+    streams,
 )
 from ...store.reads.diagnosis import index_health as diagnosis
 from ...store.reads.diagnosis import jobs as of_jobs
@@ -50,6 +51,12 @@ OWED_FOR: Final = timedelta(minutes=2)
 MOST_SECONDS_IN_ALL: Final = 30.0
 """Seconds after which no further question is asked: the server may be gone."""
 
+FEWEST_STREAMS: Final = 10
+"""Change streams from which on the doctor asks how much the server writes."""
+
+SECONDS_OF_WRITES: Final = 1.0
+"""Seconds in which the writes are counted at least."""
+
 _TIME_IS_UP: Final = f"further questions were not asked, as {MOST_SECONDS_IN_ALL:g} s were over"
 _DATA_BEARING: Final = ("PRIMARY", "SECONDARY")
 
@@ -63,6 +70,7 @@ class Examination:
         collection: The name of the collection.
         name: Look at the jobs of this name only; None for all names.
         clock: Returns seconds, for the time that the examination may take.
+        pause: Lets the server go on for some seconds.
     """
 
     def __init__(
@@ -72,6 +80,7 @@ class Examination:
         collection: str,
         name: str | None = None,
         clock: Callable[[], float] = monotonic,
+        pause: Callable[[float], None] = sleep,
     ) -> None:
         self._uri = uri
         self._database = database
@@ -85,6 +94,7 @@ class Examination:
         self._unanswered: list[str] = []
         self._name = name
         self._clock = clock
+        self._pause = pause
         self._end = clock() + MOST_SECONDS_IN_ALL
 
     def facts(self, *, all_documents: bool = False) -> Facts:
@@ -100,6 +110,7 @@ class Examination:
         if not found.server.server.has_primary:
             return found
         found = replace(found, server=self._server(found.server))
+        written = self._written(found.server)
         there = self._ask(partial(diagnosis.look_at_indexes, self._jobs))
         if there is not None:
             self._present = there.present
@@ -113,6 +124,8 @@ class Examination:
                 plans=plans,
             )
             found = replace(found, indexes=of_indexes, jobs=jobs)
+        if written is not None:
+            found = replace(found, server=replace(found.server, writes=self._writes_since(written)))
         if self._unanswered:
             # The primary may have been lost meanwhile. Then that explains the rest.
             found = replace(found, server=replace(found.server, server=server.look_at_server(self._jobs)))
@@ -122,6 +135,7 @@ class Examination:
         # Ask the primary first: the others are compared with it.
         members = sorted(found.server.members, key=lambda one: one.state)
         addresses = [_split(one.address) for one in members if one.is_up and one.state in _DATA_BEARING]
+        is_replica_set = found.server.topology is server.Topology.REPLICA_SET
         ahead: Mapping[str, float] | None = None
         if len(addresses) > 1 and not found.server.is_direct:
             ahead = self._ask(partial(server.members_ahead, self._uri, addresses))
@@ -131,7 +145,23 @@ class Examination:
             members_ahead=ahead or {},
             connections=self._ask(partial(server.look_at_connections, self._jobs)),
             stream_problem=self._ask(partial(server.problem_of_change_stream, self._jobs)),
+            # On a sharded cluster, each shard would have its own part of a stream.
+            streams=self._ask(partial(streams.open_streams, self._jobs)) if is_replica_set else None,
         )
+
+    def _written(self, found: ServerFacts) -> streams.WriteTotals | None:
+        is_asked = found.streams is not None and found.streams >= FEWEST_STREAMS
+        return self._ask(partial(streams.look_at_writes, self._jobs)) if is_asked else None
+
+    def _writes_since(self, earlier: streams.WriteTotals) -> float | None:
+        def ask() -> streams.WriteTotals | None:
+            return self._ask(partial(streams.look_at_writes, self._jobs))
+
+        now = ask()
+        if now is not None and (missing := earlier.seconds + SECONDS_OF_WRITES - now.seconds) > 0:
+            self._pause(missing)  # The other questions took less time.
+            now = ask()
+        return None if now is None else now.a_second_since(earlier)
 
     def _of_jobs(self, *, all_documents: bool) -> JobFacts:
         jobs, now = self._jobs, self._context.now()

@@ -28,6 +28,8 @@ class ServerFacts:
         members_ahead: Seconds by which the clock of each member is ahead of the first one's.
         connections: Of the client and of the server; None if unknown.
         stream_problem: Why the change stream cannot be opened; None if it can.
+        streams: How many change streams of schedulers are open; None if unknown.
+        writes: The documents that the server writes a second; None if unknown, or if that was not asked.
     """
 
     server: Server
@@ -35,6 +37,8 @@ class ServerFacts:
     members_ahead: Mapping[str, float] = field(default_factory=dict)
     connections: ServerConnections | None = None
     stream_problem: str | None = None
+    streams: int | None = None
+    writes: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -158,6 +158,14 @@ NO_CHANGE_STREAM: Final = _kind(
     "Give the user the right to read the whole database (role `read`), or pass `change_stream=False` and a "
     "`poll_interval` that suits you. On a standalone server, see standalone-server.",
 )
+MANY_STREAMS: Final = _kind(
+    "many-streams",
+    Severity.NOTE,
+    "Schedulers follow {count} change streams, and the server writes {writes} documents a second. It reads each "
+    "document for each stream, which takes about {percent} of a core.",
+    "If jobs of other processes may start a little later, polls are cheaper: `--no-change-stream --poll-interval 1`. "
+    "The processes of one `trio-monque run --processes N` share a stream.",
+)
 
 # --- Indexes ---
 

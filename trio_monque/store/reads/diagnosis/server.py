@@ -92,17 +92,17 @@ class ServerConnections:
 def look_at_server(jobs: JobCollection) -> Server:
     """Return what any member reports, also if there is no primary."""
     client = jobs.collection.database.client
-    hello = _ask(jobs, "hello")
+    hello = ask(jobs, "hello")
     if "setName" in hello:
         topology = Topology.REPLICA_SET
     else:
         topology = Topology.SHARDED if hello.get("msg") == "isdbgrid" else Topology.STANDALONE
     # A secondary that is asked knows the primary, if there is one.
     has_primary = bool(hello.get("isWritablePrimary")) or "primary" in hello
-    version = str(_ask(jobs, "buildInfo")["version"])
+    version = str(ask(jobs, "buildInfo")["version"])
     if topology is not Topology.REPLICA_SET:
         return Server(version=version, topology=topology, has_primary=has_primary)
-    status = _permitted(lambda: _ask(jobs, "replSetGetStatus")) or {}
+    status = permitted(lambda: ask(jobs, "replSetGetStatus")) or {}
     return Server(
         version=version,
         topology=topology,
@@ -121,21 +121,23 @@ def look_at_connections(jobs: JobCollection) -> ServerConnections:
     """Return the size of the client's pool, and the connections of the server if the user may ask for them."""
     size = jobs.collection.database.client.options.pool_options.max_pool_size
     largest = int(size) if size and size != float("inf") else None
-    found = _permitted(lambda: _ask(jobs, "serverStatus", **_BRIEF)["connections"])
+    found = permitted(lambda: ask(jobs, "serverStatus", **_BRIEF)["connections"])
     if found is None:
         return ServerConnections(largest_pool=largest)
     return ServerConnections(largest_pool=largest, used=int(found["current"]), available=int(found["available"]))
 
 
-def _ask(jobs: JobCollection, name: str, **arguments: Any) -> dict[str, Any]:
+def ask(jobs: JobCollection, name: str, **arguments: Any) -> dict[str, Any]:
+    """Return the answer to a command of the database admin. A part of a command."""
     admin = jobs.collection.database.client.get_database("admin")
     preference = ReadPreference.PRIMARY_PREFERRED
     return admin.command(name, read_preference=preference, codec_options=OWN_OPTIONS, **arguments)
 
 
-def _permitted(ask: Callable[[], T]) -> T | None:
+def permitted(question: Callable[[], T]) -> T | None:
+    """Return the answer; None if the user may not ask this question. A part of a command."""
     try:
-        return ask()
+        return question()
     except driver.OperationFailure as error:
         if error.code != UNAUTHORIZED:
             raise
