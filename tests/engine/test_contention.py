@@ -11,11 +11,13 @@ from tests.support.thoroughly import one_in
 from trio_monque.engine.contention import (
     FURTHEST,
     LEAST_PLACES,
+    LEAST_SHARE,
     MOST_PLACES,
     MOST_QUIET_TO_RETURN,
     QUIET_TO_RETURN,
     READS_APART,
     SECONDS_TO_HEAD,
+    SHARES,
     Contention,
 )
 
@@ -58,7 +60,7 @@ def test_where_all_was_seen_that_there_is_nothing_else_is_looked_for() -> None:
 
 
 def test_place_is_kept_while_it_goes_well_and_another_one_is_drawn_when_it_does_not() -> None:
-    draws = iter([3, 7, 5])
+    draws = iter([0, 2, 6])  # The first one is for the moment of its look at the head.
     contention = contended(Contention(lambda below: next(draws)))
     place = contention.passed_over(READS, 0.1)["a"]
     # Whatever the number that it reads: what others have ahead of them does not change with it.
@@ -96,19 +98,48 @@ def test_places_are_some_reads_apart_and_not_too_far_from_the_head(reads: int) -
     for _ in range(2000):
         contention.took(10, 0)
         places.add(contention.passed_over({"a": reads}, 0.0).get("a", 0))
-    assert LEAST_PLACES <= len(places) <= MOST_PLACES
+    assert LEAST_PLACES - 1 <= len(places) <= MOST_PLACES
     in_order = sorted(places)
-    assert in_order[0] == 0
-    apart = {later - before for before, later in pairwise(in_order)}
+    apart = {later - before for before, later in pairwise([0, *in_order])}  # None is at the head.
     assert len(apart) == 1
     assert apart.pop() >= READS_APART * reads
     assert in_order[-1] < max(FURTHEST, LEAST_PLACES * 2 * READS_APART * reads)
 
 
 def test_one_look_in_two_seconds_is_at_the_head() -> None:
-    contention = contended(Contention(the_last))
+    contention = contended(Contention(lambda below: below // 2))
     at_head = [tick / 10 for tick in range(100) if not contention.passed_over(READS, tick / 10)]
-    assert at_head == [SECONDS_TO_HEAD * number for number in range(1, 5)]
+    assert at_head == [SECONDS_TO_HEAD * (number + 0.5) for number in range(5)]
+
+
+def test_instances_that_lose_at_the_same_moment_look_at_the_head_at_different_ones() -> None:
+    chance, ticks = random.Random(1), range(1, 40)
+    at_head = []
+    for _ in range(4):
+        contention = contended(Contention(chance.randrange))
+        at_head.append({tick for tick in ticks if not contention.passed_over(READS, tick / 10)})
+    assert all(at_head)
+    assert len(set.union(*at_head)) == sum(map(len, at_head))
+
+
+def test_of_few_items_a_look_reads_a_part_only_while_others_take_them_too() -> None:
+    contention, ahead = Contention(the_last), {"a": 400, "b": 400, "c": 4}
+    assert contention.reads(ahead) == ahead
+    contended(contention)
+    assert contention.reads(ahead) == ahead
+    place = contention.passed_over({"a": 400}, 0.0)["a"]
+    contention.looked(short=["a"])
+    contention.passed_over({"c": 4}, 0.0)
+    contention.looked(short=["c"])
+    assert contention.reads(ahead) == {"a": max(LEAST_SHARE, place // SHARES), "b": 400, "c": 4}
+    for _ in range(64):  # There are more again.
+        contention.looked(full=["a"])
+    assert contention.reads(ahead) == ahead
+    for _ in range(QUIET_TO_RETURN):
+        contention.took(10, 10)
+    assert not contention.is_spread
+    contention.looked(short=["a"])
+    assert contention.reads(ahead) == ahead
 
 
 def test_group_that_is_too_short_is_looked_at_where_it_still_has_something() -> None:

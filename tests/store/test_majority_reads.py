@@ -104,7 +104,8 @@ ANOTHER_LOOK_FOLLOWS: Final = {
 IS_SHOWN: Final = {
     "broken.broken_documents.next_batch", "reads.diagnosis.held_jobs.jobs_held_by",
     "reads.diagnosis.held_jobs.numbers_held", "reads.diagnosis.owed_follow_ups.owed",
-    "reads.diagnosis.jobs._first", "reads.diagnosis.streams._cursors", "documents.counting._holders", "documents.counting._unreadable",
+    "reads.diagnosis.jobs._first", "reads.diagnosis.streams._cursors",
+    "documents.counting._holders", "documents.counting._unreadable",
     "documents.counting.count_dead_letters", "documents.counting.number", "documents.dead_letters.listed",
     "documents.indexes.is_large", "driver.member_admin.stored_configuration", "reads.queries._documents",
     "reads.queries.count_due_before", "reads.queries.get_job", "reads.queries.get_job_by_key",

@@ -129,7 +129,7 @@ class Candidates(Generic[T]):
         read_at = trio.current_time()  # Before the look, so that its answer counts as older than it may be.
         wanted = prefetch.shares(demand.groups, demand.total, self._finder.priority_of)
         if is_quiet:
-            wanted = prefetch.reach(wanted, demand.total, demand.capacity, read_at)
+            wanted = self.contention.reads(prefetch.reach(wanted, demand.total, demand.capacity, read_at))
         passed_over = self.contention.passed_over(wanted, read_at)
         wanted = prefetch.beside_those_in_flight(wanted)
         prefetch.look()

@@ -27,6 +27,12 @@ taken."""
 MOST_PLACES: Final = 64
 LEAST_PLACES: Final = 8
 
+SHARES: Final = 32
+"""Of a group with few items, a look reads at most this part of them: the others take the rest meanwhile."""
+
+LEAST_SHARE: Final = 8
+"""But at least this number: a look costs a round trip."""
+
 # The server reads the items that are passed over, for about a microsecond each. So there are fewer places that are far
 # apart.
 FURTHEST: Final = 6400
@@ -73,7 +79,8 @@ class Contention:
         if not self._is_spread:
             return {}
         if self._head_at is None:
-            self._head_at = now
+            # Instances that spread at the same moment would meet at the head each time.
+            self._head_at = now - SECONDS_TO_HEAD * self._draw(MOST_PLACES) / MOST_PLACES
         if now >= self._head_at + SECONDS_TO_HEAD:
             self._head_at = now
             return {}
@@ -82,15 +89,27 @@ class Contention:
                 self._places[group] = self._drawn(count, self._depth.get(group))
         return {group: self._places[group] for group in reads if self._places[group]}
 
+    def reads(self, ahead: Mapping[str, int]) -> Mapping[str, int]:
+        """How many items of each group a look reads: as many as it would alone, or less where few are left.
+
+        Args:
+            ahead: How many it would read alone, for the next claims too.
+        """
+        if not self._is_spread or not self._depth:
+            return ahead
+        shares = {group: max(LEAST_SHARE, depth // SHARES) for group, depth in self._depth.items()}
+        return {group: min(count, shares.get(group, count)) for group, count in ahead.items()}
+
     def _drawn(self, count: int, depth: int | None) -> int:
         # A power of two, so that instances that read nearly as much have the same places.
         step = 1 << (READS_APART * max(count, 1) - 1).bit_length()
         number = min(MOST_PLACES, max(LEAST_PLACES, FURTHEST // step))
         if depth is not None:
             # There are few items: the places are nearer to each other, and none is behind the last item.
-            step = min(step, max(count, depth // LEAST_PLACES, 1))
-            number = max(1, min(number, depth // step))
-        return step * self._draw(number)
+            step = min(step, max(count, depth // MOST_PLACES, 1))
+            number = max(1, min(MOST_PLACES, depth // step))
+        # Not at the head, if there is another place: each instance looks there now and then, and would meet this one.
+        return step * (1 + self._draw(number - 1)) if number > 1 else 0
 
     def looked(self, *, full: Collection[str] = (), short: Collection[str] = ()) -> None:
         """How that look went.
