@@ -19,7 +19,20 @@ from rich.console import Console
 
 from trio_monque.embedded import embedded_mongod
 
-from . import asyncio_loops, claim_cost, claims, enqueue, idle, latency, memory, page, picture, report, throughput
+from . import (
+    asyncio_loops,
+    claim_cost,
+    claims,
+    enqueue,
+    fleets,
+    idle,
+    latency,
+    memory,
+    page,
+    picture,
+    report,
+    throughput,
+)
 from .measuring import FULL, QUICK, Bench, Size, tell
 
 PARTS: Mapping[str, Callable[[Bench], list[report.Figure]]] = {
@@ -31,6 +44,7 @@ PARTS: Mapping[str, Callable[[Bench], list[report.Figure]]] = {
     "M": memory.measure,
     "C": claims.measure,
     "A": asyncio_loops.measure,
+    "F": fleets.measure,
 }
 
 
@@ -44,9 +58,10 @@ def parts(told: str) -> list[str]:
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=(__doc__ or "").partition(":")[0] + ".")
     parser.add_argument("--uri", help="the server, a replica set; by default a private one is started")
-    parser.add_argument("--only", type=parts, default=list(PARTS), metavar="T,L,I,S,E,M,C,A", help="these parts")
+    parser.add_argument("--only", type=parts, default=list(PARTS), metavar="T,L,I,S,E,M,C,A,F", help="these parts")
     parser.add_argument("--quick", action="store_true", help="a little of each: that it works, not how fast")
     parser.add_argument("--rounds", type=int, help="of how many each figure is the median (default: 3)")
+    parser.add_argument("--documents", type=int, help="in the large collection of part S (default: 1,000,000)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the results there")
     parser.add_argument("--svg", type=Path, metavar="FILE", help="draw them there")
     parser.add_argument(
@@ -91,6 +106,8 @@ def main() -> None:
     size = QUICK if options.quick else FULL
     if options.rounds is not None:
         size = replace(size, rounds=options.rounds)
+    if options.documents is not None:
+        size = replace(size, documents=options.documents)
     with server(options.uri) as uri:
         results = measured(uri, options.only, size)
     report.show(results, Console())

@@ -35,6 +35,8 @@ class Size:
         documents, due: Of the large collection, and how many of them are due.
         single, grouped, many: Enqueued one by one, from twenty tasks, and at once.
         running: Jobs at a time whose memory is weighed.
+        backlog, shared: The backlogs of several processes: for their throughput, and for what they lose to each other.
+        schedules: Those that come due at once.
     """
 
     rounds: int
@@ -53,6 +55,9 @@ class Size:
     grouped: int
     many: int
     running: int
+    backlog: int
+    shared: int
+    schedules: int
 
 
 FULL = Size(
@@ -72,6 +77,9 @@ FULL = Size(
     grouped=4_000,
     many=20_000,
     running=10_000,
+    backlog=20_000,
+    shared=60_000,
+    schedules=1_000,
 )
 # It shows that everything works, and nothing else.
 QUICK = Size(
@@ -91,6 +99,9 @@ QUICK = Size(
     grouped=100,
     many=2_000,
     running=500,
+    backlog=400,
+    shared=400,
+    schedules=50,
 )
 
 

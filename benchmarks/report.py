@@ -29,6 +29,7 @@ PARTS = {
     "M": "Memory",
     "C": "Claims on a plain collection",
     "A": "On asyncio and uvloop",
+    "F": "What a fleet meets",
 }
 
 

@@ -89,6 +89,28 @@ def test_asyncio_and_uvloop_are_measured_beside_trio(mongod: EmbeddedServer, db:
     assert figures["A.wake asyncio more"].at_most == 1.5
 
 
+@pytest.mark.full
+def test_what_a_fleet_meets_is_measured_beside_what_is_usual(
+    mongod: EmbeddedServer, db: Database, tmp_path: Path
+) -> None:
+    found = tmp_path / "found.json"
+    run_program("-m", "benchmarks", "--quick", "--only", "F", "--json", str(found), uri=mongod.uri, database=db.name)
+    figures = {figure.key: figure for figure in report.loaded(found).figures}
+    names = {f"F.names processor of {side}" for side in ("the client", "client and server")}
+    few = {"F.few keys", "F.few commands"}
+    payloads = {f"F.payloads {slots}" for slots in (10, 100)}
+    processes = {"F.run 1", "F.run 2", "F.run 4", "F.lost"}
+    assert set(figures) == names | few | payloads | processes | {"F.schedules processor", "F.schedules commands"}
+    for key in names:
+        assert (figures[key].floors[0].floor, figures[key].floors[0].at_most) == ("one name", 1.3)
+    assert all(figures[key].at_most == 64 for key in payloads)
+    assert (figures["F.run 4"].floors[0].floor, figures["F.run 4"].floors[0].at_least) == ("two processes", 0.95)
+    assert figures["F.lost"].at_most == 5
+    # These are counted, so that a busy machine does not matter.
+    assert report.reached(figures["F.few keys"], figures["F.few keys"].value)
+    assert report.reached(figures["F.few commands"], figures["F.few commands"].value)
+
+
 def test_database_of_a_benchmark_is_dropped_also_where_it_fails(client: MongoClient[Any]) -> None:
     name = ""
     with pytest.raises(ZeroDivisionError), new_database(client) as database:

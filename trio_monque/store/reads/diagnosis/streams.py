@@ -46,7 +46,7 @@ def open_streams(jobs: JobCollection) -> int | None:
 
 def _cursors(jobs: JobCollection, *, of_all_users: bool) -> list[dict[str, Any]]:
     admin = jobs.collection.database.client.get_database("admin", codec_options=OWN_OPTIONS)
-    steps = [
+    steps: list[dict[str, Any]] = [
         {"$currentOp": {"allUsers": of_all_users, "idleCursors": True}},
         {"$match": {"cursor.originatingCommand.pipeline": {"$exists": True}}},
         {"$project": {"pipeline": "$cursor.originatingCommand.pipeline"}},

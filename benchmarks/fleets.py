@@ -1,0 +1,118 @@
+"""F: what a fleet meets: many names, large payloads, several processes under one backlog, and many schedules."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from typing import Any
+
+from trio_monque import Monque, NewJob
+
+from . import contention, large_payloads, many_names, schedules
+from .measuring import NAME, Bench, Db
+from .processes import LONGEST_BACKLOG, REPOSITORY, child
+from .report import Comparison, Figure
+from .worker_target import SLOTS
+
+STARTED_WITHIN = 60.0
+SETTLED = 1.0  # Seconds in which the processes have done what they do at their start.
+MOST_LOST = 5.0  # Percent.
+
+
+def measure(bench: Bench) -> list[Figure]:
+    return [
+        *many_names.measure(bench),
+        *large_payloads.measure(bench),
+        *_processes(bench),
+        _lost(bench),
+        *schedules.measure(bench),
+    ]
+
+
+# --- Throughput of the command ---
+
+
+def _processes(bench: Bench) -> list[Figure]:
+    """Of one, two and four processes; the last two share the change stream of their parent."""
+    found = bench.in_turns({str(number): partial(_rate, bench, number) for number in (1, 2, 4)})
+
+    def figure(number: int, beside: Sequence[Comparison]) -> Figure:
+        what = f"run --processes {number}, {SLOTS} slots each"
+        return Figure(
+            part="F", key=f"F.run {number}", what=what, unit="jobs/s", values=found[str(number)], floors=beside
+        )
+
+    return [
+        figure(1, ()),
+        figure(2, [Comparison(floor="one process", values=found["1"])]),
+        figure(4, [Comparison(floor="two processes", values=found["2"], at_least=0.95)]),
+    ]
+
+
+def _rate(bench: Bench, number: int) -> float:
+    """Jobs a second, from the moment when all of them may begin."""
+    jobs = bench.size.backlog
+    with bench.database() as database:
+        monque = Monque(database)
+        monque.sync.enqueue_many([NewJob(name=NAME)] * jobs)
+        monque.sync.pause(NAME)
+        with _running(bench, database, number):
+            _wait_for_instances(monque, number)
+            begun = time.perf_counter()
+            monque.sync.resume(NAME)
+            while any(
+                database["monque_jobs"].find_one({"status": one}, {"_id": 1}) for one in ("pending", "processing")
+            ):
+                assert time.perf_counter() < begun + LONGEST_BACKLOG, "the backlog is not worked off"
+                time.sleep(0.01)
+            return jobs / (time.perf_counter() - begun)
+
+
+@contextmanager
+def _running(bench: Bench, database: Db, number: int) -> Iterator[None]:
+    command = [sys.executable, "-m", "trio_monque", "run", "benchmarks.worker_target:workers"]
+    with subprocess.Popen(
+        [*command, "--processes", str(number), "--uri", bench.uri, "--database", database.name],
+        cwd=REPOSITORY,
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+        stderr=subprocess.DEVNULL,
+    ) as process:
+        try:
+            yield
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.wait(STARTED_WITHIN)
+
+
+def _wait_for_instances(monque: Monque, number: int) -> None:
+    end = time.monotonic() + STARTED_WITHIN
+    while len(monque.sync.instances()) < number:
+        assert time.monotonic() < end, "the processes have not started"
+        time.sleep(0.05)
+    time.sleep(SETTLED)
+
+
+# --- Lost candidates ---
+
+
+def _lost(bench: Bench) -> Figure:
+    with ExitStack() as stack:
+        workers = [stack.enter_context(child("workers", bench.uri)) for _ in range(4)]
+        found: list[dict[str, Any]] = [
+            contention.shared(bench.client, workers, bench.size.shared, concurrency=SLOTS)
+            for _ in range(bench.size.rounds)
+        ]
+    return Figure(
+        part="F",
+        key="F.lost",
+        what=f"4 processes with {SLOTS} slots each under {bench.size.shared:,} jobs: candidates lost to each other",
+        unit="%",
+        values=[100 * one["lost"] for one in found],
+        at_most=MOST_LOST,
+    )
