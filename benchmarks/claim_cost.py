@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import trio
@@ -37,9 +38,9 @@ class Examined:
 
 def measure(bench: Bench) -> list[Figure]:
     due, all_documents = bench.size.due, bench.size.documents
-    alone = _counted(bench, history=0, act=_run_all)
+    alone = _counted(bench, history=0, act=run_all)
     floor = _counted(bench, history=0, act=_raw)
-    beside = _counted(bench, history=all_documents - due, act=_run_all)
+    beside = _counted(bench, history=all_documents - due, act=run_all)
     told = f"{due:,} due among {all_documents:,} documents"
 
     def figures(what: str, unit: str, large: float, small: float, raw: float) -> Figure:
@@ -72,12 +73,17 @@ def _counted(bench: Bench, *, history: int, act: Callable[[Db, int], None]) -> E
             jobs.create_indexes(list(floors.LEAN))
         else:
             _make_indexes(database)
-        with profiling(database, PROFILE) as told:
-            act(database, due)
-        entries = [entry for entry in told() if entry["op"] != "update" or _claims(entry["command"])]
-    found = Examined(*(sum(entry.get(name, 0) for entry in entries) / due for name in ("keysExamined", "docsExamined")))
+        found = examined_a_job(database, due, act)
     tell(f"  {history + due:,} documents, {act.__name__}: {found}")
     return found
+
+
+def examined_a_job(database: Db, due: int, act: Callable[[Db, int], None]) -> Examined:
+    """In all reads of the jobs and all writes that claim, while `act` runs so many due jobs."""
+    with profiling(database, PROFILE) as told:
+        act(database, due)
+    entries = [entry for entry in told() if entry["op"] != "update" or _claims(entry["command"])]
+    return Examined(*(sum(entry.get(name, 0) for entry in entries) / due for name in ("keysExamined", "docsExamined")))
 
 
 def _past_or_future(number: int) -> floors.Document:
@@ -99,12 +105,13 @@ def _make_indexes(database: Db) -> None:
     monque.sync.delete_job(job.id)
 
 
-def _run_all(database: Db, number: int) -> None:
-    trio.run(_run_until_completed, database, number)
+def run_all(database: Db, number: int, **options: Any) -> None:
+    """Jobs with the benchmarks' name."""
+    trio.run(partial(_run_until_completed, database, number, **options))
 
 
-async def _run_until_completed(database: Db, number: int) -> None:
-    async with streaming_scheduler(database) as scheduler:
+async def _run_until_completed(database: Db, number: int, **options: Any) -> None:
+    async with streaming_scheduler(database, **options) as scheduler:
         scheduler.register(NAME, noop, concurrency=SLOTS)
         with trio.fail_after(TIMEOUT):
             while scheduler.statistics().completed < number:  # noqa: ASYNC110 - what a user can see, and rarely

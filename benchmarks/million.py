@@ -1,16 +1,20 @@
 """What the server examines for each question, in a queue of a million jobs.
 
-    python -m benchmarks.million [--jobs 1000000]
+    python -m benchmarks.million [--jobs 5000000]
 
 Starts a private server (or takes the one that MONQUE_MONGODB_URI names), fills a database of its own, asks each
 question once through the public calls, and prints what the server's profiler says of it. Ends with status 1 where
 an answer that does not say that it was capped cost more than itself, what runs, and a constant. For a filter that no
 index serves, that constant is how far a page looks.
+
+At the end it prints keys and documents that are examined for a claimed job, for a page, and for the counts, beside the
+same in smaller collections: 20,000 jobs, and a million where there are more.
 """
 
 from __future__ import annotations
 
 import argparse
+import logging
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -24,11 +28,15 @@ from trio_monque.embedded import embedded_mongod
 from trio_monque.jobs import CursorPage, QueueStats
 from trio_monque.store.reads.queries import MOST_EXAMINED
 
+from . import collection_sizes
 from .measuring import Db, new_database
 
 CONSTANT = 50
 ON_THE_WAY = 2 * MOST_EXAMINED
+MILLION = 1_000_000
+SMALLER = (20_000, MILLION)
 LIMIT = 50
+LONGEST_COMMAND = 600.0  # Seconds: to make the indexes of five million jobs takes its time.
 
 
 def questions(monque: Monque) -> Iterator[tuple[str, Callable[[], Any]]]:
@@ -91,13 +99,17 @@ def is_capped(answer: Any) -> bool:
             return any(hasattr(one, "stats") and is_capped(one.stats) for one in answer)
 
 
+def fill(database: Db, number: int) -> None:
+    many_jobs.insert(database["monque_jobs"], number)
+    Monque(database, operation_timeout=LONGEST_COMMAND).sync.enqueue("first")  # Makes the indexes.
+
+
 def examine(database: Db, number: int) -> int:
     """Prints what each question costs among so many jobs; how many cost too much."""
     too_much = 0
     began = time.monotonic()
-    many_jobs.insert(database["monque_jobs"], number)
+    fill(database, number)
     monque = Monque(database, stats_cache_ttl=0, operation_timeout=60)
-    monque.sync.enqueue("first")  # Makes the indexes.
     running = database["monque_jobs"].count_documents({"status": "processing"})
     print(f"{number} jobs, {running} of them running, in {time.monotonic() - began:.0f} s")
     print(f"{'question':48}{'answer':>9}{'keys':>9}{'documents':>10}{'ms':>8}")
@@ -117,16 +129,28 @@ def examine(database: Db, number: int) -> int:
     return too_much
 
 
+def of_smaller_ones(client: MongoClient[dict[str, Any]], number: int) -> dict[int, collection_sizes.Costs]:
+    found = {}
+    for smaller in SMALLER:
+        if smaller < number:
+            with new_database(client) as database:
+                fill(database, smaller)
+                found[smaller] = collection_sizes.costs(database)
+    return found
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--jobs", type=int, default=1_000_000, help="how many jobs (default: %(default)s)")
+    what = "how many jobs, such as 5000000 (default: %(default)s)"
+    parser.add_argument("--jobs", type=int, default=MILLION, help=what)
     number: int = parser.parse_args().jobs
-    with (
-        embedded_mongod() as server,
-        MongoClient[dict[str, Any]](server.uri, tz_aware=True) as client,
-        new_database(client) as database,
-    ):
-        too_much = examine(database, number)
+    logging.getLogger("trio_monque").addHandler(logging.NullHandler())
+    with embedded_mongod() as server, MongoClient[dict[str, Any]](server.uri, tz_aware=True) as client:
+        with new_database(client) as database:
+            too_much = examine(database, number)
+            of_all = collection_sizes.costs(database)
+        print()
+        print(collection_sizes.table({**of_smaller_ones(client, number), number: of_all}))
     return 1 if too_much else 0
 
 

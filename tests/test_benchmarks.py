@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pymongo import MongoClient
 
-from benchmarks import page, picture, report
+from benchmarks import collection_sizes, page, picture, report
+from benchmarks.__main__ import PARTS
+from benchmarks.claim_cost import Examined
 from benchmarks.measuring import new_database
 from benchmarks.report import Comparison, Figure, Results
+from tests.support import many_jobs
 from tests.support.programs import run_program
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.store.driver.types import Database
@@ -109,6 +113,29 @@ def test_what_a_fleet_meets_is_measured_beside_what_is_usual(
     # These are counted, so that a busy machine does not matter.
     assert report.reached(figures["F.few keys"], figures["F.few keys"].value)
     assert report.reached(figures["F.few commands"], figures["F.few commands"].value)
+
+
+def test_each_part_is_measured_has_a_title_and_a_row_on_the_page() -> None:
+    table = re.findall(r"^\| ([A-Z]) \| ", page.PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    assert table == list(report.PARTS) == list(PARTS)
+
+
+def test_costs_in_collections_of_several_sizes_have_a_column_each() -> None:
+    costs = {"a claimed job": Examined(2.01, 2), "a page": Examined(51, 1_234_567)}
+    heads, *lines = collection_sizes.table({20_000: costs, 1_000_000: costs}).splitlines()
+    assert heads.split()[-2:] == ["20,000", "1,000,000"]
+    assert lines[0].split() == ["a", "claimed", "job", *["2.01", "2"] * 2]
+    assert lines[1].split() == ["a", "page", *["51", "1,234,567"] * 2]
+    assert len({len(line) for line in (heads, *lines)}) == 1
+
+
+@pytest.mark.full
+def test_a_claimed_job_costs_the_same_in_a_larger_collection(db: Database) -> None:
+    many_jobs.insert(db["monque_jobs"], 5_000)
+    costs = collection_sizes.costs(db)
+    assert next(iter(costs)) == "a claimed job"
+    assert costs["a claimed job"].documents <= 2.2
+    assert costs["a page of 50 jobs"].documents <= 60
 
 
 def test_database_of_a_benchmark_is_dropped_also_where_it_fails(client: MongoClient[Any]) -> None:
