@@ -106,23 +106,7 @@ class Settler(Generic[SettlementT, BatchT]):
         try:
             while True:
                 await self._arrived.wait()
-                # No timer: what arrived while the last batch was written is the next one. Under load the batches grow,
-                # and a settlement that comes alone does not wait.
-                batch, self._waiting = self._waiting[:MOST_IN_A_BATCH], self._waiting[MOST_IN_A_BATCH:]
-                if not self._waiting:
-                    self._arrived = trio.Event()
-                self._is_writing = True
-                try:
-                    written = await self._commit([ticket.settlement for ticket in batch])
-                except Exception:
-                    # One of them has crashed this loop, and it is unknown which: see `Runner._broke`.
-                    for ticket in batch:
-                        ticket.run.has_broken_engine = True
-                    raise
-                for ticket, one in zip(batch, written, strict=True):
-                    ticket.written(one)
-                self._is_writing = False
-                self._wake_those_who_wait()
+                await self._write_next()
         finally:
             # However the settler ended, even by a crash, release its waiters: a handler that awaits its early
             # settlement, or the engine in `wait_all_written`, would wait for an answer that cannot come.
@@ -130,6 +114,26 @@ class Settler(Generic[SettlementT, BatchT]):
             for answered in self._awaited:
                 answered.set()
             self._wake_those_who_wait()
+
+    async def _write_next(self) -> None:
+        """Write one batch. Its variables end with it: jobs and their payloads are not kept until others end."""
+        # No timer: what arrived while the last batch was written is the next one. Under load the batches grow,
+        # and a settlement that comes alone does not wait.
+        batch, self._waiting = self._waiting[:MOST_IN_A_BATCH], self._waiting[MOST_IN_A_BATCH:]
+        if not self._waiting:
+            self._arrived = trio.Event()
+        self._is_writing = True
+        try:
+            written = await self._commit([ticket.settlement for ticket in batch])
+        except Exception:
+            # One of them has crashed this loop, and it is unknown which: see `Runner._broke`.
+            for ticket in batch:
+                ticket.run.has_broken_engine = True
+            raise
+        for ticket, one in zip(batch, written, strict=True):
+            ticket.written(one)
+        self._is_writing = False
+        self._wake_those_who_wait()
 
     def _wake_those_who_wait(self) -> None:
         written, self._written = self._written, trio.Event()
