@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -12,11 +13,12 @@ from trio.testing import MockClock
 from tests.support.looks import Reads
 from tests.support.store import PAST, handle, insert
 from trio_monque import Monque, NewJob, RunningJob, Workers
+from trio_monque.jobs import Job
 from trio_monque.store.driver.types import Database
 from trio_monque.store.job_collection import JobCollection
 from trio_monque.store.jobs import due
 from trio_monque.store.jobs.due import Reach
-from trio_monque.testing import SchedulerOpener, drain
+from trio_monque.testing import SchedulerOpener, drain, quiesce
 
 MEGABYTE = "x" * 1_000_000
 NAMES = [f"name-{number}" for number in range(8)]
@@ -122,3 +124,21 @@ async def test_name_of_a_higher_priority_is_read_first(
         await drain(scheduler)
     # The first look had read other names before its turn came.
     assert Counter(started[: 4 * SLOTS])["urgent"] == EACH
+
+
+async def test_payloads_of_jobs_that_have_ended_are_not_kept_until_others_end(
+    open_test_scheduler: SchedulerOpener, monque: Monque, autojump_clock: MockClock
+) -> None:
+    workers = Workers()
+    marker = "the payload of this test"
+
+    @workers.register("keeps", concurrency=20)
+    async def keeps(job: RunningJob[Any]) -> None: ...
+
+    await monque.enqueue_many([NewJob(name="keeps", data=marker)] * 20)
+    async with open_test_scheduler(workers) as scheduler:
+        await quiesce()
+        assert scheduler.statistics().completed == 20
+        gc.collect()
+        kept = [one for one in gc.get_objects() if type(one) is Job and one.data == marker]
+        assert len(kept) == 0
