@@ -49,7 +49,7 @@ SHARED = {
 }
 BOXES = (
     Box("cli/, testing/", "the command; tools for tests", {"cli", "testing", "entry_point", "__main__"}, 250, 0, 300),
-    Box("metrics/, otel.py", "numbers and traces", {"metrics", "otel"}, 520, 1),
+    Box("metrics/, otel.py, web/", "numbers, traces, HTTP", {"metrics", "otel", "web"}, 520, 1),
     Box("scheduler/", "runs jobs", {"scheduler"}, 390, 2),
     Box("claims/", "runs work on any document", {"claims"}, 650, 2),
     Box("bridge/", "handlers on trio or asyncio", {"bridge"}, 520, 3),

@@ -111,6 +111,9 @@ class WebServer(Program):
         application: The file that has `app`.
         options: Of the server.
         environment: Variables for the application.
+
+    Attributes:
+        url: Where it is, once it serves.
     """
 
     def __init__(
@@ -123,15 +126,15 @@ class WebServer(Program):
         else:
             arguments = [*server, "--bind", "127.0.0.1:0", *options, f"{application}:app"]
         super().__init__(["-m", *arguments], environment)
-        self._url = ""
+        self.url = ""
 
     def wait_until_it_serves(self) -> None:
-        (self._url,) = re.findall(r"http://127\.0\.0\.1:\d+", self.wait_for_line("unning on http"))
+        (self.url,) = re.findall(r"http://127\.0\.0\.1:\d+", self.wait_for_line("unning on http"))
 
     def ask(self, method: str, path: str, body: object = None) -> tuple[int, Any]:
         """Return the status and the JSON of the answer. Raises OSError where no server answers."""
         data = None if body is None else json.dumps(body).encode()
-        request = Request(self._url + path, data, {"Content-Type": "application/json"}, method=method)
+        request = Request(self.url + path, data, {"Content-Type": "application/json"}, method=method)
         try:
             with urlopen(request, timeout=SECONDS) as answer:
                 return answer.status, json.load(answer)

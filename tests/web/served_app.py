@@ -1,0 +1,19 @@
+"""The application as a server runs it: `uvicorn` on asyncio, `hypercorn` on trio. Its order is in ORDER."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any, Final
+
+from pymongo import MongoClient
+from starlette.applications import Starlette
+from starlette.routing import Mount
+
+from trio_monque import Monque
+from trio_monque.web import allow_all, create_app
+
+ORDER: Final = json.loads(os.environ["ORDER"])
+
+client = MongoClient[Any](ORDER["uri"], tz_aware=True)
+app = Starlette(routes=[Mount("/admin", create_app(Monque(client[ORDER["database"]]), authorize=allow_all))])

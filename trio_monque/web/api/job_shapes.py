@@ -1,0 +1,103 @@
+"""Jobs, pages and statistics as the contract has them. Pure, but for the payload, which a hook may make."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from ...jobs.bulk_changes import BulkResult
+from ...jobs.job import Job
+from ...jobs.job_parts import JobClaim
+from ...jobs.views import CursorPage, QueueStats, QueueView
+from ...store.jobs.job_json import iso
+from ..hooks import Hooks
+
+
+async def job_as_json(job: Job, hooks: Hooks, context: Any) -> dict[str, Any]:
+    """Return a job without any field that Monque's clients do not know."""
+    claim = job.claim or _UNCLAIMED
+    found: dict[str, Any] = {
+        "id": str(job.id),
+        "name": job.name,
+        "status": job.status.value,
+        "payload": await hooks.payload_of(job, context),
+        "nextRunAt": iso(job.next_run_at),
+        "lockedAt": _moment(claim.since),
+        "claimedBy": claim.by,
+        "lastHeartbeat": _moment(claim.last_heartbeat),
+        "failCount": job.fail_count,
+        "failureReason": job.fail_reason,
+        "createdAt": iso(job.created_at),
+        "updatedAt": iso(job.updated_at),
+    }
+    if claim.heartbeat_interval is not None:
+        found["heartbeatInterval"] = _plain(claim.heartbeat_interval * 1000)
+    if job.schedule is not None:
+        found["repeatInterval"] = job.schedule.cron
+    if job.unique_key is not None:
+        found["uniqueKey"] = job.unique_key
+    return found
+
+
+_UNCLAIMED = JobClaim()
+
+
+def _moment(moment: datetime | None) -> str | None:
+    return None if moment is None else iso(moment)
+
+
+def _plain(number: float) -> float:
+    return int(number) if number == int(number) else number
+
+
+async def page_as_json(page: CursorPage, hooks: Hooks, context: Any) -> dict[str, Any]:
+    """Return a page. One that was capped has fewer jobs than were asked for, and a cursor to go on."""
+    return {
+        "jobs": [await job_as_json(job, hooks, context) for job in page.jobs],
+        "cursor": page.cursor,
+        "hasNextPage": page.has_next_page,
+        "hasPreviousPage": page.has_previous_page,
+    }
+
+
+EMPTY_PAGE = CursorPage(jobs=(), cursor=None, has_next_page=False, has_previous_page=False)
+
+
+def stats_as_json(stats: QueueStats) -> dict[str, Any]:
+    """Return the numbers of jobs, and the mean milliseconds from enqueuing to completion if they are known."""
+    found: dict[str, Any] = {
+        "pending": stats.pending,
+        "processing": stats.processing,
+        "completed": stats.completed,
+        "failed": stats.failed,
+        "cancelled": stats.cancelled,
+        "total": stats.total,
+    }
+    if stats.average_lifetime is not None:
+        found["avgProcessingDurationMs"] = round(stats.average_lifetime * 1000, 3)
+    return found
+
+
+def views_as_json(views: Sequence[QueueView]) -> dict[str, Any]:
+    """Return a view of each name."""
+    return {
+        "queueViews": [
+            {
+                "name": view.name,
+                "hasPersistedJobs": view.has_jobs,
+                "hasRegisteredWorker": view.worker is not None,
+                "stats": stats_as_json(view.stats),
+                "worker": view.worker and {"concurrency": view.worker.concurrency, "activeCount": view.worker.active},
+            }
+            for view in views
+        ]
+    }
+
+
+def bulk_as_json(result: BulkResult) -> dict[str, Any]:
+    """Return what a bulk action did."""
+    return {
+        "count": result.count,
+        "errors": [{"jobId": str(one.job_id), "error": one.reason} for one in result.errors],
+    }

@@ -1,0 +1,160 @@
+"""One route of the API, and how a request goes through it: shape, permission, act."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any, Final
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from ...client.monque import Monque
+from ...store.driver.types import ObjectId
+from ..answers import INVALID_ID, INVALID_INPUT, READ_DENIED, READ_ONLY, RefusedRequestError, as_json, refused
+from ..guard.audit import Audit
+from ..guard.body import NO_BODY, body_of
+from ..guard.rates import Rates
+from ..hooks import READ, Hooks
+from .query import single_values
+from .schemas import is_valid, ref
+
+_NO_KEYS: Final = frozenset[str]()
+
+
+@dataclass(frozen=True, slots=True)
+class Surface:
+    """What all routes of one application share."""
+
+    monque: Monque
+    hooks: Hooks
+    is_read_only: bool
+    rates: Rates
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One request, as far as it has been understood.
+
+    Attributes:
+        surface: The application.
+        context: What the host says of the request.
+        query: What the route has read in the query.
+        body: The value of the body, or NO_BODY.
+        id_text: The id of a job, as the path has it.
+        audit: What is to be said of it afterwards.
+    """
+
+    surface: Surface
+    context: Any
+    query: Any
+    body: Any
+    id_text: str
+    audit: Audit
+
+    @property
+    def job_id(self) -> ObjectId:
+        """The id. Raises RefusedRequestError (400) if it is not one."""
+        if len(self.id_text) != 24 or not ObjectId.is_valid(self.id_text):
+            raise RefusedRequestError(400, INVALID_ID)
+        return ObjectId(self.id_text)
+
+    async def may(self, action: str, target: Any = None) -> bool:
+        """Return whether the caller may do this."""
+        return await self.surface.hooks.may(action, self.context, target)
+
+
+Pairs = Sequence[tuple[str, str]]
+
+
+def no_query(pairs: Pairs) -> Mapping[str, str]:
+    """Refuse any query."""
+    return single_values(pairs, _NO_KEYS)
+
+
+def any_query(pairs: Pairs) -> None:
+    """Ignore the query."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Route:
+    """A method and a path.
+
+    Attributes:
+        method, path: Below the prefix.
+        operation_id: For OpenAPI.
+        summary: A sentence for OpenAPI.
+        act: Does it, and returns what the answer holds.
+        answer: The schema of the answer.
+        read_query: Reads the query, or raises RefusedRequestError.
+        parameters: Of the query, for OpenAPI.
+        body: The schema of the body; None for a route that ignores what it says.
+        needs_body: A request without one has a wrong shape.
+        check_body: Refuses a body for what no schema can say.
+        action: What the route does, for the log of changes.
+        is_open: Everybody may ask.
+        in_bulk: It may change many jobs.
+        statuses: Of the answers to requests that it refuses, for OpenAPI.
+    """
+
+    method: str
+    path: str
+    operation_id: str
+    summary: str
+    act: Callable[[Call], Awaitable[Any]]
+    answer: str
+    read_query: Callable[[Pairs], Any] = no_query
+    parameters: Sequence[Mapping[str, Any]] = ()
+    body: str | None = None
+    needs_body: bool = False
+    check_body: Callable[[Any], None] | None = None
+    action: str = READ
+    is_open: bool = False
+    in_bulk: bool = False
+    statuses: Sequence[int] = ()
+
+    @property
+    def changes(self) -> bool:
+        """Whether it may change something."""
+        return self.method != "GET"
+
+    async def answer_to(self, request: Request, surface: Surface) -> Response:
+        """Return the answer, whatever happens."""
+        audit = Audit(self.action, request) if self.changes else Audit.nothing()
+        try:
+            answer = as_json(await self._result(request, surface, audit))
+        except Exception as error:  # noqa: BLE001  # Every error is an answer.
+            answer = refused(error)
+        audit.conclude(answer.status_code)
+        return answer
+
+    async def _result(self, request: Request, surface: Surface, audit: Audit) -> Any:
+        # The shape first, before anybody is asked: the answer to it depends on nothing but the request.
+        query = self.read_query(request.query_params.multi_items())
+        body = await body_of(request) if self.changes else NO_BODY
+        self._check_shape(body)
+        if self.changes and surface.is_read_only:
+            raise RefusedRequestError(403, READ_ONLY)
+        context = await surface.hooks.context_of(request)
+        audit.context = context
+        call = Call(surface, context, query, body, request.path_params.get("id", ""), audit)
+        if not self.changes:
+            if not self.is_open and not await call.may(READ):
+                raise RefusedRequestError(403, READ_DENIED)
+            return await self.act(call)
+        surface.rates.count(audit.caller)
+        with self._alone(surface, audit):
+            return await self.act(call)
+
+    def _check_shape(self, body: Any) -> None:
+        if body is NO_BODY:
+            if self.needs_body:
+                raise RefusedRequestError(400, INVALID_INPUT)
+        elif self.body is not None and not is_valid(body, ref(self.body)):
+            raise RefusedRequestError(400, INVALID_INPUT)
+        elif self.check_body is not None:
+            self.check_body(body)
+
+    def _alone(self, surface: Surface, audit: Audit) -> AbstractContextManager[None]:
+        return surface.rates.one_in_bulk(audit.caller) if self.in_bulk else nullcontext()

@@ -1,0 +1,151 @@
+"""The objects of the API: one table, by which requests are checked, and which OpenAPI documents.
+
+Every object is closed, as those of the original: clients of Monque refuse an answer with a field that they do not know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from ...jobs.job import JobStatus
+from .moments import moment_in
+
+JsonSchema = Mapping[str, Any]
+
+TEXT: Final[JsonSchema] = {"type": "string"}
+WHOLE: Final[JsonSchema] = {"type": "integer", "minimum": 0}
+FLAG: Final[JsonSchema] = {"type": "boolean"}
+MOMENT: Final[JsonSchema] = {"type": "string", "format": "date-time"}
+STATUS: Final[JsonSchema] = {"type": "string", "enum": [status.value for status in JobStatus]}
+ANYTHING: Final[JsonSchema] = {}
+ID: Final[JsonSchema] = {"type": "string", "pattern": "^[0-9a-fA-F]{24}$"}
+
+
+def or_null(schema: JsonSchema) -> JsonSchema:
+    """Return the schema of a value that may be missing."""
+    return {**schema, "type": [schema["type"], "null"]}
+
+
+def list_of(schema: JsonSchema, **more: Any) -> JsonSchema:
+    """Return the schema of a list."""
+    return {"type": "array", "items": schema, **more}
+
+
+def ref(name: str) -> JsonSchema:
+    """Return a reference to a schema of the table."""
+    return {"$ref": f"#/components/schemas/{name}"}
+
+
+def closed(required: Mapping[str, JsonSchema], optional: Mapping[str, JsonSchema] | None = None) -> JsonSchema:
+    """Return the schema of an object with these properties and no others."""
+    properties = {**required, **(optional or {})}
+    schema: dict[str, Any] = {"type": "object", "properties": properties, "additionalProperties": False}
+    return {**schema, "required": list(required)} if required else schema
+
+
+_ACTIONS: Final = ("read", "cancel", "cancelBulk", "retry", "retryBulk", "reschedule", "delete", "deleteBulk")
+_COUNTS: Final = {status.value: WHOLE for status in JobStatus} | {"total": WHOLE}
+_STATS: Final = closed(_COUNTS, {"avgProcessingDurationMs": {"type": "number"}})
+_WORKER: Final = closed({"concurrency": WHOLE, "activeCount": WHOLE})
+_JOB: Final[Mapping[str, JsonSchema]] = {
+    "id": ID,
+    "name": TEXT,
+    "status": STATUS,
+    "payload": ANYTHING,
+    "nextRunAt": MOMENT,
+    "lockedAt": or_null(MOMENT),
+    "claimedBy": or_null(TEXT),
+    "lastHeartbeat": or_null(MOMENT),
+    "failCount": WHOLE,
+    "failureReason": or_null(TEXT),
+    "createdAt": MOMENT,
+    "updatedAt": MOMENT,
+}
+_OF_SOME_JOBS: Final[Mapping[str, JsonSchema]] = {
+    "heartbeatInterval": {"type": "number"},
+    "repeatInterval": TEXT,
+    "uniqueKey": TEXT,
+}
+_SELECTOR: Final[Mapping[str, JsonSchema]] = {
+    "name": TEXT,
+    "status": {"anyOf": [STATUS, list_of(STATUS, minItems=1)]},
+    "olderThan": MOMENT,
+    "newerThan": MOMENT,
+}
+
+SCHEMAS: Final[Mapping[str, JsonSchema]] = {
+    "BulkActionResult": closed({"count": WHOLE, "errors": list_of(closed({"jobId": TEXT, "error": TEXT}))}),
+    "CancelRequest": {"description": 'With `{"running": true}`, a job that runs is asked to end.'},
+    "Capabilities": closed({"readOnly": FLAG, "actions": closed(dict.fromkeys(_ACTIONS, FLAG))}),
+    "DeleteJob": closed({"deleted": {"type": "boolean", "const": True}}),
+    "Job": closed(_JOB, _OF_SOME_JOBS),
+    "JobCursorPage": closed(
+        {"jobs": list_of(ref("Job")), "cursor": or_null(TEXT), "hasNextPage": FLAG, "hasPreviousPage": FLAG}
+    ),
+    "JobSelector": closed({}, {**_SELECTOR, "everything": {"type": "boolean", "const": True}}),
+    "ManagementError": closed({"error": TEXT}),
+    "QueueStats": _STATS,
+    "QueueViewSummaryList": closed(
+        {
+            "queueViews": list_of(
+                closed(
+                    {
+                        "name": TEXT,
+                        "hasPersistedJobs": FLAG,
+                        "hasRegisteredWorker": FLAG,
+                        "stats": ref("QueueStats"),
+                        "worker": {"anyOf": [_WORKER, {"type": "null"}]},
+                    }
+                )
+            )
+        }
+    ),
+    "RescheduleJobRequest": closed({"nextRunAt": MOMENT}),
+    "SchedulerHealth": closed(
+        {"status": {"type": "string", "enum": ["ok", "unavailable"]}, "scheduler": closed({"healthy": FLAG})}
+    ),
+}
+"""By name. The names of the original; CancelRequest is ours."""
+
+
+def is_valid(value: Any, schema: JsonSchema) -> bool:
+    """Return whether a value of JSON is as the schema says. It knows what the table above uses."""
+    if "$ref" in schema:
+        return is_valid(value, SCHEMAS[schema["$ref"].rpartition("/")[2]])
+    if "anyOf" in schema:
+        return any(is_valid(value, one) for one in schema["anyOf"])
+    if "type" in schema and not _is_of(value, schema["type"]):
+        return False
+    if "const" in schema and value is not schema["const"]:
+        return False
+    if "enum" in schema and value not in schema["enum"]:
+        return False
+    if schema.get("format") == "date-time" and value is not None and moment_in(value) is None:
+        return False
+    if isinstance(value, list):
+        return len(value) >= schema.get("minItems", 0) and all(
+            is_valid(one, schema.get("items", ANYTHING)) for one in value
+        )
+    if isinstance(value, dict) and "properties" in schema:
+        properties = schema["properties"]
+        return set(schema.get("required", ())) <= value.keys() <= properties.keys() and all(
+            is_valid(one, properties[key]) for key, one in value.items()
+        )
+    return True
+
+
+_KINDS: Final[Mapping[str, tuple[type, ...]]] = {
+    "null": (type(None),),
+    "boolean": (bool,),
+    "integer": (int,),
+    "number": (int, float),
+    "string": (str,),
+    "array": (list,),
+    "object": (dict,),
+}
+
+
+def _is_of(value: Any, kinds: str | list[str]) -> bool:
+    # By the very type: to Python, True is an integer.
+    return any(type(value) in _KINDS[kind] for kind in ([kinds] if isinstance(kinds, str) else kinds))

@@ -1,0 +1,116 @@
+"""The ASGI application."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from importlib.metadata import version
+from typing import Final
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route as PathOf
+from starlette.types import ASGIApp
+
+from ..client.monque import Monque
+from ..error_types import InvalidOptionError
+from .answers import RefusedRequestError, as_json, refused
+from .api.openapi import openapi
+from .api.route import Route, Surface
+from .api.table import PREFIX, ROUTES
+from .guard.gate import Gate
+from .guard.rates import Rates
+from .hooks import Authorize, ContextOf, Hooks, SerializePayload
+
+ENDS: Final = ("", "/")
+"""A trailing slash makes no difference. Litestar adds one to each path of what it mounts."""
+
+_NOTHING: Final[Mapping[str, SerializePayload]] = {}
+
+
+def create_app(
+    monque: Monque,
+    *,
+    authorize: Authorize | None = None,
+    context: ContextOf | None = None,
+    read_only: bool = False,
+    serialize_payload: SerializePayload | None = None,
+    serialize_payload_by_name: Mapping[str, SerializePayload] = _NOTHING,
+    allowed_hosts: Collection[str] | None = None,
+    trusted_origins: Collection[str] = (),
+    openapi_path: str | None = "/openapi.json",
+) -> ASGIApp:
+    """Make an ASGI application with which jobs are managed over HTTP. It runs on asyncio and on trio.
+
+    It has the routes of Monque's management API below `/api/v1`. Mount it where you like, behind your own login.
+
+    Args:
+        monque: A client, or a scheduler; it must be open for as long as the application is used.
+        authorize: Who may do what; sync or async. Without it, reads are allowed to everybody, and changes are refused.
+            Pass `allow_all` if only those reach the application who may do everything.
+        context: Makes what the hooks get as context, from the request. `str(context.user)` names the caller in the log.
+        read_only: Refuse all changes.
+        serialize_payload: Makes what is shown of the data of a job. By default the data are shown as they are, as
+            extended JSON.
+        serialize_payload_by_name: The same for jobs of these names.
+        allowed_hosts: The hosts, with their ports, that requests may name; None for any. Set it if nothing in front of
+            the application checks that, or a page of another site may point a name of its own at your address.
+        trusted_origins: Origins of other sites whose pages may send changes, such as "https://admin.example.com".
+        openapi_path: Where the description of the API is; None for nowhere.
+
+    Raises:
+        InvalidOptionError: An argument is invalid; the message names it.
+    """
+    if not isinstance(monque, Monque):
+        raise InvalidOptionError("monque", monque, "must be a Monque client or a scheduler")
+    for option, given in (("allowed_hosts", allowed_hosts), ("trusted_origins", trusted_origins)):
+        if isinstance(given, str):
+            raise InvalidOptionError(option, given, "must be a list of texts")
+    if openapi_path is not None and not openapi_path.startswith("/"):
+        raise InvalidOptionError("openapi_path", openapi_path, "must begin with a slash")
+    hooks = Hooks(authorize, context, serialize_payload, dict(serialize_payload_by_name))
+    surface = Surface(monque, hooks, read_only, Rates())
+    paths = [path for route in ROUTES for path in _paths_of(route, surface)]
+    if openapi_path is not None:
+        paths += [_path(openapi_path + end, _describe, "GET") for end in ENDS]
+    inner = Starlette(routes=paths, exception_handlers={HTTPException: _unmatched})
+    inner.router.redirect_slashes = False
+    return Gate(inner, allowed_hosts, tuple(trusted_origins))
+
+
+def _paths_of(route: Route, surface: Surface) -> list[PathOf]:
+    async def endpoint(request: Request) -> Response:
+        return await route.answer_to(request, surface)
+
+    return [_path(PREFIX + route.path + end, endpoint, route.method) for end in ENDS]
+
+
+def _path(path: str, endpoint: object, method: str) -> PathOf:
+    made = PathOf(path, endpoint, methods=[method])  # type: ignore[arg-type]
+    if made.methods is not None:
+        made.methods.discard("HEAD")  # Which Starlette adds to each GET.
+    return made
+
+
+async def _describe(request: Request) -> Response:
+    return as_json(openapi(ROUTES, request.scope.get("root_path") or "/", version("trio_monque")))
+
+
+async def _unmatched(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    if error.status_code != 405:
+        return refused(RefusedRequestError(404, "Not found"))
+    return refused(RefusedRequestError(405, "Method not allowed", {"Allow": ", ".join(_methods_of(request))}))
+
+
+def _methods_of(request: Request) -> list[str]:
+    """The methods of all routes that have this path; Starlette knows only those of the first."""
+    router: Starlette = request.scope["app"]
+    found = {
+        method
+        for path in router.routes
+        if isinstance(path, PathOf) and path.matches(request.scope)[0].value and path.methods
+        for method in path.methods
+    }
+    return sorted(found)

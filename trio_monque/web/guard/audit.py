@@ -1,0 +1,54 @@
+"""What was tried, by whom, and what came of it: one line of the log for each change."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from starlette.requests import Request
+
+from ...log import logger_of
+
+logger = logger_of("web.audit")
+
+
+class Audit:
+    """One request to change something.
+
+    Attributes:
+        context: What the host says of the request: `str(context.user)` names the caller, if there is that.
+        target: What is to be changed: an id, or a selector. Never a payload.
+        count: How many jobs were changed; None if that was not counted.
+    """
+
+    def __init__(self, action: str, request: Request | None) -> None:
+        self.context: Any = None
+        self.target: Any = None
+        self.count: int | None = None
+        self._action = action
+        self._address = request.client.host if request is not None and request.client is not None else ""
+        self._is_written = request is not None
+
+    @classmethod
+    def nothing(cls) -> Audit:
+        """Return one of a request that changes nothing: it writes no line."""
+        return cls("", None)
+
+    @property
+    def caller(self) -> str:
+        """The user, or else the address."""
+        user = getattr(self.context, "user", None)
+        return self._address if user is None else str(user)
+
+    def conclude(self, status: int) -> None:
+        """Write the line, with the status of the answer."""
+        if not self._is_written:
+            return
+        logger.info(
+            "%s by %s from %s: %s, answered %s (jobs: %s)",
+            self._action,
+            self.caller or "unknown",
+            self._address or "unknown",
+            self.target or "no target",
+            status,
+            "-" if self.count is None else self.count,
+        )
