@@ -194,3 +194,19 @@ def test_example_is_short_and_says_why_it_exists(example: Path) -> None:
     assert re.search(rf"{where}(/{example.name}(:app)?| {example.stem}:app)`", text.split('"""')[1])
     tests = Path(__file__).read_text(encoding="utf-8")
     assert f"{where}/{example.name}" in tests or f'"{example.name}"' in tests, "no test runs it"
+
+
+def test_jobs_are_managed_over_http_by_those_who_are_logged_in(mongod: EmbeddedServer, db: Database) -> None:
+    environment = {"MONQUE_URI": uri_of_database(mongod.uri, db.name), "ADMIN_TOKEN": "s3cret"}
+    api = "/admin/jobs/api/v1"
+    with WebServer("uvicorn", WEB / "manage_over_http.py", environment) as server:
+        server.wait_until_it_serves()
+        assert server.ask("GET", f"{api}/health") == (200, {"status": "ok", "scheduler": {"healthy": True}})
+        assert server.ask("GET", f"{api}/jobs") == (403, {"error": "Read access denied"})
+        logged_in = {"Authorization": "Bearer s3cret"}
+        assert server.ask("GET", f"{api}/jobs", headers=logged_in)[1]["jobs"] == []
+        everything = {"everything": True}
+        answer = server.ask("POST", f"{api}/jobs/actions/retry", everything, headers=logged_in)
+        assert answer == (200, {"count": 0, "errors": []})
+        refused = server.ask("POST", f"{api}/jobs/actions/delete", everything, headers=logged_in)
+        assert refused == (403, {"error": "Action denied"})

@@ -18,6 +18,7 @@ __all__ = [
     "ChangeStreamConnected",
     "ChangeStreamFailed",
     "ChangeStreamFallback",
+    "DashboardActed",
     "DocumentClaimLost",
     "DocumentDeadLettered",
     "DocumentFailed",
@@ -122,6 +123,22 @@ class JobsDeleted(Event):
 
     count: int
     by_name: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class DashboardActed(Event):
+    """A request over HTTP tried to change something; also if it was denied or refused. See `trio_monque.web`.
+
+    `user` names the caller: `str(context.user)`, or else the address. `target` is the id of a job, or the conditions of
+    a selection as JSON; empty if the request named none. `count` is the number of jobs that were changed, None if that
+    is unknown, and `outcome` is the HTTP status of the answer.
+    """
+
+    user: str
+    action: str
+    target: str
+    count: int | None
+    outcome: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,8 @@ SECONDS: Final = 50.0
 SECONDS_FOR_HELPERS: Final = 50.0
 """Python's own helper processes end by themselves, soon after the program."""
 
+NO_HEADERS: Final[Mapping[str, str]] = {}
+
 SERVERS: Final[Mapping[str, Sequence[str]]] = {
     "uvicorn": ["uvicorn", "--no-access-log", "--loop", "asyncio"],
     "uvicorn, uvloop": ["uvicorn", "--no-access-log", "--loop", "uvloop"],
@@ -131,10 +133,12 @@ class WebServer(Program):
     def wait_until_it_serves(self) -> None:
         (self.url,) = re.findall(r"http://127\.0\.0\.1:\d+", self.wait_for_line("unning on http"))
 
-    def ask(self, method: str, path: str, body: object = None) -> tuple[int, Any]:
+    def ask(
+        self, method: str, path: str, body: object = None, headers: Mapping[str, str] = NO_HEADERS
+    ) -> tuple[int, Any]:
         """Return the status and the JSON of the answer. Raises OSError where no server answers."""
         data = None if body is None else json.dumps(body).encode()
-        request = Request(self.url + path, data, {"Content-Type": "application/json"}, method=method)
+        request = Request(self.url + path, data, {"Content-Type": "application/json", **headers}, method=method)
         try:
             with urlopen(request, timeout=SECONDS) as answer:
                 return answer.status, json.load(answer)

@@ -91,6 +91,7 @@ from trio_monque.events import (
     ChangeStreamConnected,
     ChangeStreamFailed,
     ChangeStreamFallback,
+    DashboardActed,
     DocumentClaimLost,
     DocumentDeadLettered,
     DocumentFailed,
@@ -169,3 +170,4 @@ from trio_monque.testing import (
     run_virtual,
     start_virtual_time,
 )
+from trio_monque.web import Authorize, ContextOf, ErrorTextOf, SerializePayload, allow_all, create_app

@@ -99,7 +99,8 @@ def test_no_get_changes_anything(db: Database, path: str) -> None:
 def test_method_that_a_path_does_not_have_is_answered_with_those_that_it_has(db: Database) -> None:
     async def work(ask: Ask) -> None:
         assert (await ask("PUT", f"/jobs/{'f' * 24}")).headers["allow"] == "DELETE, GET"
-        assert (await ask("HEAD", "/jobs")).headers["allow"] == "GET"
+        assert (await ask("HEAD", "/jobs")).headers["allow"] == "GET, POST"
+        assert (await ask("HEAD", "/health")).headers["allow"] == "GET"
 
     asking("trio", create_app(Monque(db)), work)
 

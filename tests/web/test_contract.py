@@ -322,7 +322,7 @@ def test_cancel_and_retry_in_bulk(filled: Database, jobs: Collection) -> None:
     assert jobs.count_documents({"status": "pending"}) == 2
 
 
-def test_running_job_is_asked_to_end_if_the_body_demands_it(db: Database, jobs: Collection) -> None:
+def test_running_job_is_asked_to_end_if_the_body_asks_for_that(db: Database, jobs: Collection) -> None:
     (running,) = claim(handle(db), 1)
     asked: list[str] = []
 

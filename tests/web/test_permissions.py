@@ -45,7 +45,7 @@ def deny_all(action: str, context: Any, target: Any) -> bool:
 
 
 @pytest.mark.parametrize("loop", LOOPS)
-def test_without_authorize_reads_are_allowed_and_changes_refused(db: Database, jobs: Collection, loop: str) -> None:
+def test_without_authorize_all_callers_may_read_and_none_may_change(db: Database, jobs: Collection, loop: str) -> None:
     job = insert(handle(db))
     before = list(jobs.find())
 

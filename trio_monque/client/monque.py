@@ -18,7 +18,7 @@ from ..jobs.new_job import JobOptions
 from ..jobs.stored_value_limits import AsyncWorker, PlainWorker, TypedWorker
 from ..options_and_defaults import ClientOptions, client_config
 from ..store.driver.types import ClientSession, Database, ObjectId
-from . import bulk, enqueue, enqueue_many, fleet, lists_and_counts, one_job, recovery, schedules
+from . import bulk, enqueue, enqueue_many, fleet, lists_and_counts, one_job, recovery, schedules, selection_counting
 from .client_context import ClientContext
 from .client_parts import ClientParts
 from .event_delivery import EventT, Listener
@@ -371,6 +371,7 @@ class Monque:
     cancel_jobs = awaited(bulk.cancel_jobs)
     retry_jobs = awaited(bulk.retry_jobs)
     delete_jobs = awaited(bulk.delete_jobs)
+    count_jobs = awaited(selection_counting.count_jobs)
 
     get_jobs = awaited(lists_and_counts.get_jobs)
     get_jobs_with_cursor = awaited(lists_and_counts.get_jobs_with_cursor)
@@ -453,3 +454,8 @@ class Monque:
             answer = operation.on_progress(operation.result)
             if inspect.isawaitable(answer):
                 await answer
+
+
+async def announce(monque: Monque, event: Event) -> None:
+    """Bring an event to the listeners of the client that none of its own calls caused."""
+    await monque._event_delivery.deliver(event)  # noqa: SLF001  # Of the class above.

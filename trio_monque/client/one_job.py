@@ -88,22 +88,29 @@ def get_job_by_key(context: ClientContext, worker: str | Named, unique_key: str)
     return Read(lambda: queries.get_job_by_key(context.jobs, name, unique_key))
 
 
-def cancel_job(context: ClientContext, job_id: ObjectId | str) -> Operation[Job | None]:
+def cancel_job(context: ClientContext, job_id: ObjectId | str, *, running: bool = True) -> Operation[Job | None]:
     """Cancel a job: a pending one at once, a processing one by asking the scheduler that runs it.
 
     The scheduler receives the request by its change stream, or else with its next heartbeat, and cancels the run. The
     job is then `cancelled` however the run ends, unless it is a one-off job whose handler succeeded all the same.
+
+    Args:
+        job_id: Which job.
+        running: False to cancel a pending job only: one that runs, or begins to run meanwhile, is left alone.
 
     Returns:
         The job as it is now, also if it was cancelled already; None if no job has that id, or if the id is not
         an ObjectId.
 
     Raises:
-        JobStateError: It has ended, or another library holds it, which does not read such requests.
+        JobStateError: It has ended, or another library holds it, which does not read such requests; without
+            `running`, also if it runs.
         BrokenDocumentError: The document is not a job; it stays as it is.
         MonqueConnectionError: The database cannot be reached or used.
     """
-    return Write(partial(_act, context, job_id, "cancel", _cancel))
+    if running:
+        return Write(partial(_act, context, job_id, "cancel", _cancel))
+    return Write(partial(_act, context, job_id, "cancel", _cancel_pending, allowed={JobStatus.PENDING}))
 
 
 def retry_job(context: ClientContext, job_id: ObjectId | str) -> Operation[Job | None]:
@@ -180,7 +187,15 @@ def _delete(context: ClientContext, job_id: ObjectId | str, caused: Caused) -> b
     return is_deleted
 
 
-def _act(context: ClientContext, job_id: ObjectId | str, action: str, attempt: _Attempt, caused: Caused) -> Job | None:
+def _act(
+    context: ClientContext,
+    job_id: ObjectId | str,
+    action: str,
+    attempt: _Attempt,
+    caused: Caused,
+    *,
+    allowed: Set[JobStatus] | None = None,
+) -> Job | None:
     """Try the guarded write; if its guard fails, the job's status shows why."""
     known = object_id(job_id)
     if known is None:
@@ -202,7 +217,7 @@ def _act(context: ClientContext, job_id: ObjectId | str, action: str, attempt: _
             return None
         if action == "cancel" and current.status is JobStatus.CANCELLED:
             return current
-        if current.status not in _ALLOWED[action]:
+        if current.status not in (allowed or _ALLOWED[action]):
             break
     raise JobStateError(known, JobStatus.PENDING if current is None else current.status, action)
 
@@ -230,11 +245,14 @@ def _found_out(context: ClientContext, transition: Transition, seen: Job | None,
 
 
 def _cancel(context: ClientContext, seen: Job, now: datetime, caused: Caused) -> Job | None:
+    return _cancel_pending(context, seen, now, caused) or _request_cancel(context, seen.id, now)
+
+
+def _cancel_pending(context: ClientContext, seen: Job, now: datetime, caused: Caused) -> Job | None:
     cancelled = _applied(context, transitions.cancel_pending(seen.id, now), seen)
     if cancelled is not None:
         caused.events.append(events.JobCancelled(cancelled))
-        return cancelled
-    return _request_cancel(context, seen.id, now)
+    return cancelled
 
 
 def _request_cancel(context: ClientContext, job_id: ObjectId, now: datetime) -> Job | None:

@@ -14,7 +14,7 @@ from ..jobs.job import Job
 from ..jobs.new_job import JobOptions
 from ..jobs.stored_value_limits import AsyncWorker, PlainWorker, TypedWorker
 from ..store.driver.types import ClientSession, ObjectId
-from . import bulk, enqueue, enqueue_many, fleet, lists_and_counts, one_job, recovery, schedules
+from . import bulk, enqueue, enqueue_many, fleet, lists_and_counts, one_job, recovery, schedules, selection_counting
 from .client_context import ClientContext
 from .event_delivery import EventDelivery
 from .job_wait import JobWait, Until, job_wait
@@ -227,6 +227,7 @@ class SyncMonque:
     cancel_jobs = blocking(bulk.cancel_jobs)
     retry_jobs = blocking(bulk.retry_jobs)
     delete_jobs = blocking(bulk.delete_jobs)
+    count_jobs = blocking(selection_counting.count_jobs)
 
     get_jobs = blocking(lists_and_counts.get_jobs)
     get_jobs_with_cursor = blocking(lists_and_counts.get_jobs_with_cursor)

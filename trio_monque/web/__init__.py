@@ -15,6 +15,6 @@ except ModuleNotFoundError as error:
     ) from None
 
 from .application import create_app
-from .hooks import Authorize, ContextOf, SerializePayload, allow_all
+from .hooks import Authorize, ContextOf, ErrorTextOf, SerializePayload, allow_all
 
-__all__ = ["Authorize", "ContextOf", "SerializePayload", "allow_all", "create_app"]
+__all__ = ["Authorize", "ContextOf", "ErrorTextOf", "SerializePayload", "allow_all", "create_app"]

@@ -16,6 +16,7 @@ from ..error_types import (
     InvalidOptionError,
     InvalidPayloadError,
     JobStateError,
+    PayloadTooLargeError,
 )
 from ..log import logger_of
 
@@ -57,22 +58,25 @@ def as_json(content: Any, status: int = 200, headers: Mapping[str, str] | None =
 
 def refused(error: Exception) -> Response:
     """Return the answer to a request that has raised this."""
-    refusal = _refusal_of(error)
+    refusal = refusal_of(error)
     return as_json({"error": refusal.message}, refusal.status, refusal.headers)
 
 
-def _refusal_of(error: Exception) -> RefusedRequestError:
+def refusal_of(error: Exception) -> RefusedRequestError:
+    """Return what the caller is to know of an error; what is unknown is logged."""
     match error:
         case RefusedRequestError():
             return error
         case InvalidCursorError():
             return RefusedRequestError(400, str(error))
+        case PayloadTooLargeError():
+            return RefusedRequestError(413, str(error))
         case InvalidOptionError() | InvalidJobIdentifierError() | InvalidPayloadError():
             return RefusedRequestError(400, str(error))
         case JobStateError() | BrokenDocumentError():
             return RefusedRequestError(409, str(error))
         case ClientDisconnect():
-            return RefusedRequestError(400, "The request ended before its body")  # The caller is gone.
+            return RefusedRequestError(400, "The request ended before its body")
         case _:
             # Nothing of the inside: it may have addresses, and texts of other jobs.
             logger.error("a request failed", exc_info=error)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping
+from functools import partial
 from importlib.metadata import version
 from typing import Final
 
@@ -16,16 +18,19 @@ from starlette.types import ASGIApp
 from ..client.monque import Monque
 from ..error_types import InvalidOptionError
 from .answers import RefusedRequestError, as_json, refused
-from .api.openapi import openapi
+from .api.added_table import ALL_ROUTES
+from .api.openapi import TITLE, openapi
 from .api.route import Route, Surface
-from .api.table import PREFIX, ROUTES
+from .api.table import PREFIX
 from .guard.gate import Gate
 from .guard.rates import Rates
-from .hooks import Authorize, ContextOf, Hooks, SerializePayload
+from .hooks import Authorize, ContextOf, ErrorTextOf, Hooks, SerializePayload
 
 ENDS: Final = ("", "/")
 """A trailing slash makes no difference. Litestar adds one to each path of what it mounts."""
 
+_FILTER: Final = re.compile(r"(meta|data)(\.[A-Za-z0-9_]+)+")
+_ROOT_PATH: Final = re.compile(r"/|(/[A-Za-z0-9._~-]+)+")
 _NOTHING: Final[Mapping[str, SerializePayload]] = {}
 
 
@@ -37,9 +42,13 @@ def create_app(
     read_only: bool = False,
     serialize_payload: SerializePayload | None = None,
     serialize_payload_by_name: Mapping[str, SerializePayload] = _NOTHING,
+    show_errors: bool | ErrorTextOf = True,
+    filters: Collection[str] = ("meta.tenant",),
     allowed_hosts: Collection[str] | None = None,
     trusted_origins: Collection[str] = (),
+    allow_enqueue: bool = False,
     openapi_path: str | None = "/openapi.json",
+    title: str | None = None,
 ) -> ASGIApp:
     """Make an ASGI application with which jobs are managed over HTTP. It runs on asyncio and on trio.
 
@@ -47,33 +56,42 @@ def create_app(
 
     Args:
         monque: A client, or a scheduler; it must be open for as long as the application is used.
-        authorize: Who may do what; sync or async. Without it, reads are allowed to everybody, and changes are refused.
-            Pass `allow_all` if only those reach the application who may do everything.
+        authorize: Who may do what; sync or async. Without it all callers may read, and none may change anything. Pass
+            `allow_all` if only those reach the application who may do everything.
         context: Makes what the hooks get as context, from the request. `str(context.user)` names the caller in the log.
         read_only: Refuse all changes.
         serialize_payload: Makes what is shown of the data of a job. By default the data are shown as they are, as
             extended JSON.
         serialize_payload_by_name: The same for jobs of these names.
+        show_errors: False to hide the messages and tracebacks of errors, or a function that returns what is shown of
+            one: `(job, text, context) -> str | None`. With either, jobs cannot be searched by their errors.
+        filters: Fields by which lists may be filtered: paths below "meta" and "data". No route filters by them yet.
         allowed_hosts: The hosts, with their ports, that requests may name; None for any. Set it if nothing in front of
             the application checks that, or a page of another site may point a name of its own at your address.
         trusted_origins: Origins of other sites whose pages may send changes, such as "https://admin.example.com".
+        allow_enqueue: Whether jobs may be enqueued: by those whom `authorize` allows "enqueue".
         openapi_path: Where the description of the API is; None for nowhere.
+        title: What the description is called, instead of "Monque Management API".
 
     Raises:
         InvalidOptionError: An argument is invalid; the message names it.
     """
     if not isinstance(monque, Monque):
         raise InvalidOptionError("monque", monque, "must be a Monque client or a scheduler")
-    for option, given in (("allowed_hosts", allowed_hosts), ("trusted_origins", trusted_origins)):
+    for option, given in (("allowed_hosts", allowed_hosts), ("trusted_origins", trusted_origins), ("filters", filters)):
         if isinstance(given, str):
             raise InvalidOptionError(option, given, "must be a list of texts")
+    for path in filters:
+        if not _FILTER.fullmatch(path):
+            raise InvalidOptionError("filters", path, 'must be a path such as "meta.tenant" or "data.order.id"')
     if openapi_path is not None and not openapi_path.startswith("/"):
         raise InvalidOptionError("openapi_path", openapi_path, "must begin with a slash")
-    hooks = Hooks(authorize, context, serialize_payload, dict(serialize_payload_by_name))
-    surface = Surface(monque, hooks, read_only, Rates())
-    paths = [path for route in ROUTES for path in _paths_of(route, surface)]
+    hooks = Hooks(authorize, context, serialize_payload, dict(serialize_payload_by_name), show_errors)
+    surface = Surface(monque, hooks, read_only, Rates(), allow_enqueue)
+    paths = [path for route in ALL_ROUTES for path in _paths_of(route, surface)]
     if openapi_path is not None:
-        paths += [_path(openapi_path + end, _describe, "GET") for end in ENDS]
+        describe = partial(_describe, title or TITLE)
+        paths += [_path(openapi_path + end, describe, "GET") for end in ENDS]
     inner = Starlette(routes=paths, exception_handlers={HTTPException: _unmatched})
     inner.router.redirect_slashes = False
     return Gate(inner, allowed_hosts, tuple(trusted_origins))
@@ -93,8 +111,12 @@ def _path(path: str, endpoint: object, method: str) -> PathOf:
     return made
 
 
-async def _describe(request: Request) -> Response:
-    return as_json(openapi(ROUTES, request.scope.get("root_path") or "/", version("trio_monque")))
+async def _describe(title: str, request: Request) -> Response:
+    root_path = request.scope.get("root_path") or "/"
+    # A server may take it from a header, and readers of the document follow it.
+    if not _ROOT_PATH.fullmatch(root_path):
+        return refused(RefusedRequestError(400, "Invalid root path"))
+    return as_json(openapi(ALL_ROUTES, root_path, version("trio_monque"), title))
 
 
 async def _unmatched(request: Request, error: Exception) -> Response:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import anyio.to_thread
 from starlette.requests import Request
@@ -13,14 +13,46 @@ from starlette.requests import Request
 from ..jobs.job import Job
 from ..store.jobs.job_json import value_as_json
 
-Authorize = Callable[[str, Any, Any], Any]
-"""`authorize(action, context, target)`, sync or async: only True allows. The target is a Job, a selector, or None."""
 
-ContextOf = Callable[[Request], Any]
-"""Makes what the other hooks get as `context`, from the request; sync or async."""
+class Authorize(Protocol):
+    """Decides who may do what; sync or async. Only True allows."""
 
-SerializePayload = Callable[[Mapping[str, Any]], Any]
-"""Gets `{"job": Job, "payload": data, "context": context}`, and returns what JSON can hold; sync or async."""
+    def __call__(self, action: str, context: Any, target: Any, /) -> bool | Awaitable[bool]:
+        """Return whether the caller may do this.
+
+        Args:
+            action: Such as "read" or "cancelBulk"; `GET /permissions` lists all.
+            context: What the application's `context` returned for the request.
+            target: A Job, the conditions of a selection or of a new job, or None for the action in general.
+        """
+        ...
+
+
+class ContextOf(Protocol):
+    """Makes what the other hooks get as `context`, from the request; sync or async."""
+
+    def __call__(self, request: Request, /) -> Any: ...
+
+
+class SerializePayload(Protocol):
+    """Makes what is shown of a payload; sync or async. It returns what JSON can hold."""
+
+    def __call__(self, given: Mapping[str, Any], /) -> Any:
+        """Return what is shown.
+
+        Args:
+            given: `{"job": Job, "payload": data, "context": context, "field": "payload"}`. The result, the progress and
+                the checkpoint of a job come as `payload` too, with "result", "progress" or "saved" as their `field`.
+        """
+        ...
+
+
+class ErrorTextOf(Protocol):
+    """Makes what is shown of a message or a traceback of an error; sync or async."""
+
+    def __call__(self, job: Job, text: str, context: Any, /) -> str | Awaitable[str | None] | None:
+        """Return the text to show, or None to hide it."""
+        ...
 
 
 def allow_all(action: str, context: Any, target: Any) -> bool:
@@ -36,9 +68,10 @@ class Hooks:
     context: ContextOf | None = None
     serialize_payload: SerializePayload | None = None
     serialize_payload_by_name: Mapping[str, SerializePayload] = field(default_factory=dict)
+    show_errors: bool | ErrorTextOf = True
 
     async def context_of(self, request: Request) -> Any:
-        """Return the context that the host gives to this request; None if it gives none."""
+        """Return what the host says of this request; None without a hook."""
         return None if self.context is None else await _called(self.context, request)
 
     async def may(self, action: str, context: Any, target: Any = None) -> bool:
@@ -50,10 +83,23 @@ class Hooks:
 
     async def payload_of(self, job: Job, context: Any) -> Any:
         """Return the data of the job as JSON."""
+        return await self.value_of(job, job.data, context, "payload")
+
+    async def value_of(self, job: Job, value: Any, context: Any, name: str) -> Any:
+        """Return a value of the program, such as the result of a job, as JSON."""
         serialize = self.serialize_payload_by_name.get(job.name, self.serialize_payload)
         if serialize is None:
-            return value_as_json(job.data)
-        return await _called(serialize, {"job": job, "payload": job.data, "context": context})
+            return value_as_json(value)
+        return await _called(serialize, {"job": job, "payload": value, "context": context, "field": name})
+
+    async def error_text_of(self, job: Job, text: str | None, context: Any) -> str | None:
+        """Return a text of an error of the job as it may be shown; None for nothing."""
+        if text is None or self.show_errors is False:
+            return None
+        if self.show_errors is True:
+            return text
+        shown = await _called(self.show_errors, job, text, context)
+        return None if shown is None else str(shown)
 
 
 READ: Final = "read"

@@ -3,70 +3,97 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable
-from typing import Any
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final
 
 from ...client.monque import Monque
-from ...error_types import BrokenDocumentError, JobStateError
+from ...error_types import BrokenDocumentError
 from ...jobs.bulk_changes import BulkResult
-from ...jobs.job import Job, JobStatus
+from ...jobs.job import Job
 from ...jobs.job_selector import Selection
-from ...store.driver.types import ObjectId
-from ..answers import DENIED, INVALID_INPUT, NOT_FOUND, RefusedRequestError
-from .job_shapes import bulk_as_json, job_as_json
+from ..answers import DENIED, NOT_FOUND, RefusedRequestError
 from .moments import moment_in
-from .query import is_possible_name
 from .route import Call
+from .selectors import selection_of, selector_in
+from .wire_form import bulk_as_json, job_as_json
 
 # --- One job ---
 
 
 async def cancel_job(call: Call) -> dict[str, Any]:
-    """Cancel a pending job. One that runs is asked to end only if the body demands it: Monque refuses that."""
+    """Cancel a pending job. One that runs is asked to end only if the body asks for that, as Monque refuses it."""
     may_run = isinstance(call.body, dict) and call.body.get("running") is True
-
-    async def cancel(monque: Monque, job: Job) -> Job | None:
-        if job.status is JobStatus.PROCESSING and not may_run:
-            raise JobStateError(job.id, job.status, "cancel")
-        return await monque.cancel_job(job.id)
-
-    return await _changed(call, "cancelRunning" if may_run else "cancel", cancel)
+    return await _shown(call, await changed_job(call, "cancelRunning" if may_run else "cancel"))
 
 
 async def retry_job(call: Call) -> dict[str, Any]:
     """Make a failed or cancelled job pending again."""
-    return await _changed(call, "retry", lambda monque, job: monque.retry_job(job.id))
+    return await _shown(call, await changed_job(call, "retry"))
 
 
 async def reschedule_job(call: Call) -> dict[str, Any]:
     """Move a pending job."""
-    moment = moment_in(call.body["nextRunAt"])
-    assert moment is not None, "its shape was checked"
-    return await _changed(call, "reschedule", lambda monque, job: monque.reschedule_job(job.id, moment))
+    return await _shown(call, await changed_job(call, "reschedule"))
 
 
 async def delete_job(call: Call) -> dict[str, Any]:
     """Delete a job."""
-    job_id = await _permitted(call, "delete")
-    if not await call.surface.monque.delete_job(job_id):
-        raise RefusedRequestError(404, NOT_FOUND)
-    call.audit.count = 1
+    await changed_job(call, "delete")
     return {"deleted": True}
 
 
-async def _changed(call: Call, action: str, change: Callable[[Monque, Job], Awaitable[Job | None]]) -> dict[str, Any]:
-    job_id = await _permitted(call, action)
-    monque = call.surface.monque
-    job = await monque.get_job(job_id)
-    changed = None if job is None else await change(monque, job)
+async def changed_job(call: Call, action: str) -> Job:
+    """Do it to the job of the call, if the caller may, and return the job; a deleted one as it was.
+
+    Raises:
+        RefusedRequestError, JobStateError, BrokenDocumentError: It was not done.
+    """
+    job = await _permitted(call, action)
+    changed = await _CHANGES[action](call, job)
     if changed is None:  # It has vanished meanwhile.
         raise RefusedRequestError(404, NOT_FOUND)
     call.audit.count = 1
-    return await job_as_json(changed, call.surface.hooks, call.context)
+    return changed
 
 
-async def _permitted(call: Call, action: str) -> ObjectId:
-    """Return the id of the job, which exists.
+async def _cancel(call: Call, job: Job) -> Job | None:
+    # Not by a look at the status: the job may be claimed between the look and the write.
+    return await call.surface.monque.cancel_job(job.id, running=False)
+
+
+async def _cancel_running(call: Call, job: Job) -> Job | None:
+    return await call.surface.monque.cancel_job(job.id)
+
+
+async def _retry(call: Call, job: Job) -> Job | None:
+    return await call.surface.monque.retry_job(job.id)
+
+
+async def _reschedule(call: Call, job: Job) -> Job | None:
+    moment = moment_in(call.body["nextRunAt"])
+    assert moment is not None, "its shape was checked"
+    return await call.surface.monque.reschedule_job(job.id, moment)
+
+
+async def _delete(call: Call, job: Job) -> Job | None:
+    return job if await call.surface.monque.delete_job(job.id) else None
+
+
+_CHANGES: Final[Mapping[str, Callable[[Call, Job], Awaitable[Job | None]]]] = {
+    "cancel": _cancel,
+    "cancelRunning": _cancel_running,
+    "retry": _retry,
+    "reschedule": _reschedule,
+    "delete": _delete,
+}
+
+
+async def _shown(call: Call, job: Job) -> dict[str, Any]:
+    return await job_as_json(job, call.surface.hooks, call.context)
+
+
+async def _permitted(call: Call, action: str) -> Job:
+    """Return the job.
 
     The answer to a caller that may not do this does not depend on whether there is such a job.
     """
@@ -79,7 +106,7 @@ async def _permitted(call: Call, action: str) -> ObjectId:
             raise RefusedRequestError(403, DENIED) from None
         raise
     if job is not None and await call.may(action, job):
-        return job_id
+        return job
     if not await call.may(action):
         raise RefusedRequestError(403, DENIED)
     raise RefusedRequestError(404, NOT_FOUND)
@@ -107,36 +134,14 @@ async def delete_jobs(call: Call) -> dict[str, Any]:
     return await _in_bulk(call, "deleteBulk", delete)
 
 
-def check_selector(body: Any) -> None:
-    """Refuse a selector that selects everything without saying so: it may be a mistake of the caller."""
-    if ("everything" in body) == bool(body.keys() - {"everything"}):
-        raise RefusedRequestError(400, INVALID_INPUT)
-
-
 async def _in_bulk(
     call: Call, action: str, act: Callable[[Monque, Selection], Awaitable[BulkResult]]
 ) -> dict[str, Any]:
-    selector = {key: value for key, value in call.body.items() if key != "everything"}
+    selector = selector_in(call.body)
     call.audit.target = json.dumps(selector, sort_keys=True)
     if not await call.may(action, selector):
         raise RefusedRequestError(403, DENIED)
-    selection = _selection_of(selector)
+    selection = selection_of(selector, call.surface.hooks)
     result = BulkResult() if selection is None else await act(call.surface.monque, selection)
     call.audit.count = result.count
     return bulk_as_json(result)
-
-
-def _selection_of(selector: dict[str, Any]) -> Selection | None:
-    """Return the selection; None if no job can be selected."""
-    if not is_possible_name(selector.get("name", "any")):
-        return None
-    selection: Selection = {}
-    if "name" in selector:
-        selection["name"] = selector["name"]
-    if "status" in selector:
-        selection["status"] = selector["status"]
-    if "olderThan" in selector:
-        selection["older_than"] = moment_in(selector["olderThan"])
-    if "newerThan" in selector:
-        selection["newer_than"] = moment_in(selector["newerThan"])
-    return selection

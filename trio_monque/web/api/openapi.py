@@ -4,32 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
-from typing import Any
+from typing import Any, Final
 
+from .added_schemas import ALL_SCHEMAS
 from .route import Route
-from .schemas import ID, SCHEMAS, ref
+from .schemas import ID, ref
 from .table import PREFIX
 
-TITLE = "Monque Management API"
+TITLE: Final = "Monque Management API"
+OURS: Final = "trio_monque"
+"""The tag of the routes that the contract does not have."""
 
 
-def openapi(routes: Sequence[Route], server: str, version: str) -> dict[str, Any]:
+def openapi(routes: Sequence[Route], server: str, version: str, title: str = TITLE) -> dict[str, Any]:
     """Return the document.
 
     Args:
         routes: Of the application.
         server: The path under which the application is mounted; "/" at the root.
         version: Of the library.
+        title: What the document is called.
     """
     paths: dict[str, dict[str, Any]] = {}
     for route in routes:
         paths.setdefault(PREFIX + route.path, {})[route.method.lower()] = _operation(route)
     return {
         "openapi": "3.1.1",
-        "info": {"title": TITLE, "version": version},
+        "info": {"title": title, "version": version},
         "servers": [{"url": server}],
         "paths": paths,
-        "components": {"schemas": dict(SCHEMAS)},
+        "components": {"schemas": dict(ALL_SCHEMAS)},
     }
 
 
@@ -41,16 +45,25 @@ def _operation(route: Route) -> Mapping[str, Any]:
         "operationId": route.operation_id,
         "summary": route.summary,
         "responses": {
-            "200": _answer("The answer", route.answer),
+            "200": _answers(route),
             **{str(status): _answer(HTTPStatus(status).phrase, "ManagementError") for status in (*route.statuses, 500)},
         },
     }
+    if route.is_ours:
+        operation["tags"] = [OURS]
     if parameters:
         operation["parameters"] = parameters
     if route.body is not None:
         content = {"application/json": {"schema": ref(route.body)}}
         operation["requestBody"] = {"required": route.needs_body, "content": content}
     return operation
+
+
+def _answers(route: Route) -> Mapping[str, Any]:
+    if route.full_answer is None:
+        return _answer("The answer", route.answer)
+    either = [ref(route.answer), ref(route.full_answer)]
+    return {"description": "The answer", "content": {"application/json": {"schema": {"anyOf": either}}}}
 
 
 def _answer(description: str, schema: str) -> Mapping[str, Any]:

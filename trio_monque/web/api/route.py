@@ -10,15 +10,28 @@ from typing import Any, Final
 from starlette.requests import Request
 from starlette.responses import Response
 
-from ...client.monque import Monque
+from ...client.monque import Monque, announce
 from ...store.driver.types import ObjectId
-from ..answers import INVALID_ID, INVALID_INPUT, READ_DENIED, READ_ONLY, RefusedRequestError, as_json, refused
+from ..answers import (
+    INVALID_ID,
+    INVALID_INPUT,
+    READ_DENIED,
+    READ_ONLY,
+    UNSUPPORTED,
+    RefusedRequestError,
+    as_json,
+    refused,
+)
 from ..guard.audit import Audit
 from ..guard.body import NO_BODY, body_of
 from ..guard.rates import Rates
 from ..hooks import READ, Hooks
 from .query import single_values
-from .schemas import is_valid, ref
+from .schema_check import is_valid
+from .schemas import ref
+
+CLIENT_LEFT: Final = 499
+"""What web servers write into their logs for a client that left before the answer."""
 
 _NO_KEYS: Final = frozenset[str]()
 
@@ -31,6 +44,7 @@ class Surface:
     hooks: Hooks
     is_read_only: bool
     rates: Rates
+    allows_enqueue: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +91,11 @@ def any_query(pairs: Pairs) -> None:
     """Ignore the query."""
 
 
+def always(surface: Surface) -> bool:
+    """Support a route in every application."""
+    return True
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
     """A method and a path.
@@ -95,6 +114,10 @@ class Route:
         action: What the route does, for the log of changes.
         is_open: Everybody may ask.
         in_bulk: It may change many jobs.
+        only_reads: It changes nothing although it has a body.
+        is_supported: Whether the application is made to do it.
+        full_answer: The schema of the answer where the query has `view=full`; None for a route without that view.
+        is_ours: The contract does not have it.
         statuses: Of the answers to requests that it refuses, for OpenAPI.
     """
 
@@ -112,12 +135,16 @@ class Route:
     action: str = READ
     is_open: bool = False
     in_bulk: bool = False
+    only_reads: bool = False
+    is_supported: Callable[[Surface], bool] = always
+    full_answer: str | None = None
+    is_ours: bool = False
     statuses: Sequence[int] = ()
 
     @property
     def changes(self) -> bool:
         """Whether it may change something."""
-        return self.method != "GET"
+        return self.method != "GET" and not self.only_reads
 
     async def answer_to(self, request: Request, surface: Surface) -> Response:
         """Return the answer, whatever happens."""
@@ -126,16 +153,22 @@ class Route:
             answer = as_json(await self._result(request, surface, audit))
         except Exception as error:  # noqa: BLE001  # Every error is an answer.
             answer = refused(error)
-        audit.conclude(answer.status_code)
+        except BaseException:
+            audit.conclude(CLIENT_LEFT)  # Cancelled: it may have been done all the same.
+            raise
+        if (event := audit.conclude(answer.status_code)) is not None:
+            await announce(surface.monque, event)
         return answer
 
     async def _result(self, request: Request, surface: Surface, audit: Audit) -> Any:
         # The shape first, before anybody is asked: the answer to it depends on nothing but the request.
         query = self.read_query(request.query_params.multi_items())
-        body = await body_of(request) if self.changes else NO_BODY
+        body = await body_of(request) if self.method != "GET" else NO_BODY
         self._check_shape(body)
         if self.changes and surface.is_read_only:
             raise RefusedRequestError(403, READ_ONLY)
+        if not self.is_supported(surface):
+            raise RefusedRequestError(403, UNSUPPORTED)
         context = await surface.hooks.context_of(request)
         audit.context = context
         call = Call(surface, context, query, body, request.path_params.get("id", ""), audit)

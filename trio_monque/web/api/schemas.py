@@ -1,4 +1,4 @@
-"""The objects of the API: one table, by which requests are checked, and which OpenAPI documents.
+"""The objects of the contract: one table, by which requests are checked, and which OpenAPI documents.
 
 Every object is closed, as those of the original: clients of Monque refuse an answer with a field that they do not know.
 """
@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from ...jobs.job import JobStatus
-from .moments import moment_in
 
 JsonSchema = Mapping[str, Any]
 
@@ -72,6 +71,11 @@ _SELECTOR: Final[Mapping[str, JsonSchema]] = {
     "status": {"anyOf": [STATUS, list_of(STATUS, minItems=1)]},
     "olderThan": MOMENT,
     "newerThan": MOMENT,
+    # The rest is ours.
+    "key": TEXT,
+    "keyPrefix": TEXT,
+    "errorContains": TEXT,
+    "errorPrefix": TEXT,
 }
 
 SCHEMAS: Final[Mapping[str, JsonSchema]] = {
@@ -107,45 +111,3 @@ SCHEMAS: Final[Mapping[str, JsonSchema]] = {
     ),
 }
 """By name. The names of the original; CancelRequest is ours."""
-
-
-def is_valid(value: Any, schema: JsonSchema) -> bool:
-    """Return whether a value of JSON is as the schema says. It knows what the table above uses."""
-    if "$ref" in schema:
-        return is_valid(value, SCHEMAS[schema["$ref"].rpartition("/")[2]])
-    if "anyOf" in schema:
-        return any(is_valid(value, one) for one in schema["anyOf"])
-    if "type" in schema and not _is_of(value, schema["type"]):
-        return False
-    if "const" in schema and value is not schema["const"]:
-        return False
-    if "enum" in schema and value not in schema["enum"]:
-        return False
-    if schema.get("format") == "date-time" and value is not None and moment_in(value) is None:
-        return False
-    if isinstance(value, list):
-        return len(value) >= schema.get("minItems", 0) and all(
-            is_valid(one, schema.get("items", ANYTHING)) for one in value
-        )
-    if isinstance(value, dict) and "properties" in schema:
-        properties = schema["properties"]
-        return set(schema.get("required", ())) <= value.keys() <= properties.keys() and all(
-            is_valid(one, properties[key]) for key, one in value.items()
-        )
-    return True
-
-
-_KINDS: Final[Mapping[str, tuple[type, ...]]] = {
-    "null": (type(None),),
-    "boolean": (bool,),
-    "integer": (int,),
-    "number": (int, float),
-    "string": (str,),
-    "array": (list,),
-    "object": (dict,),
-}
-
-
-def _is_of(value: Any, kinds: str | list[str]) -> bool:
-    # By the very type: to Python, True is an integer.
-    return any(type(value) in _KINDS[kind] for kind in ([kinds] if isinstance(kinds, str) else kinds))

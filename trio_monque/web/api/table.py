@@ -9,6 +9,7 @@ from . import actions, reads
 from .query import OF_LIST, OF_STATS, listing_in, single_values
 from .route import Pairs, Route, any_query
 from .schemas import MOMENT, STATUS, TEXT, JsonSchema, list_of
+from .selectors import check_selector
 
 PREFIX: Final = "/api/v1"
 
@@ -127,7 +128,7 @@ ROUTES: Final[Sequence[Route]] = (
         for action, summary, act, body in (
             (
                 "cancel",
-                "Cancel a pending job, or with `running` in the body one that runs",
+                "Cancel a pending job, and a running one if the body asks for that",
                 actions.cancel_job,
                 "CancelRequest",
             ),
@@ -145,7 +146,7 @@ ROUTES: Final[Sequence[Route]] = (
             answer="BulkActionResult",
             body="JobSelector",
             needs_body=True,
-            check_body=actions.check_selector,
+            check_body=check_selector,
             action=f"{action}Bulk",
             in_bulk=True,
             statuses=_MANY,

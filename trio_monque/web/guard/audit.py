@@ -1,4 +1,4 @@
-"""What was tried, by whom, and what came of it: one line of the log for each change."""
+"""What was tried, by whom, and what came of it: one line of the log and one event for each change."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Any
 
 from starlette.requests import Request
 
+from ...events import DashboardActed
 from ...log import logger_of
 
 logger = logger_of("web.audit")
@@ -36,19 +37,24 @@ class Audit:
     @property
     def caller(self) -> str:
         """The user, or else the address."""
-        user = getattr(self.context, "user", None)
-        return self._address if user is None else str(user)
+        try:
+            user = getattr(self.context, "user", None)
+            return self._address if user is None else str(user)
+        except Exception:  # noqa: BLE001  # For example, `request.user` of Starlette without its authentication.
+            return self._address
 
-    def conclude(self, status: int) -> None:
-        """Write the line, with the status of the answer."""
+    def conclude(self, status: int) -> DashboardActed | None:
+        """Write the line, with the status of the answer, and return the event of it; None where nothing is written."""
         if not self._is_written:
-            return
+            return None
+        target = str(self.target or "")
         logger.info(
             "%s by %s from %s: %s, answered %s (jobs: %s)",
             self._action,
             self.caller or "unknown",
             self._address or "unknown",
-            self.target or "no target",
+            target or "no target",
             status,
             "-" if self.count is None else self.count,
         )
+        return DashboardActed(self.caller, self._action, target, self.count, status)

@@ -23,16 +23,16 @@ async def job_as_json(job: Job, hooks: Hooks, context: Any) -> dict[str, Any]:
         "status": job.status.value,
         "payload": await hooks.payload_of(job, context),
         "nextRunAt": iso(job.next_run_at),
-        "lockedAt": _moment(claim.since),
+        "lockedAt": moment_or_null(claim.since),
         "claimedBy": claim.by,
-        "lastHeartbeat": _moment(claim.last_heartbeat),
+        "lastHeartbeat": moment_or_null(claim.last_heartbeat),
         "failCount": job.fail_count,
-        "failureReason": job.fail_reason,
+        "failureReason": await hooks.error_text_of(job, job.fail_reason, context),
         "createdAt": iso(job.created_at),
         "updatedAt": iso(job.updated_at),
     }
     if claim.heartbeat_interval is not None:
-        found["heartbeatInterval"] = _plain(claim.heartbeat_interval * 1000)
+        found["heartbeatInterval"] = plain_number(claim.heartbeat_interval * 1000)
     if job.schedule is not None:
         found["repeatInterval"] = job.schedule.cron
     if job.unique_key is not None:
@@ -43,11 +43,13 @@ async def job_as_json(job: Job, hooks: Hooks, context: Any) -> dict[str, Any]:
 _UNCLAIMED = JobClaim()
 
 
-def _moment(moment: datetime | None) -> str | None:
+def moment_or_null(moment: datetime | None) -> str | None:
+    """Return a moment as ISO 8601, or None."""
     return None if moment is None else iso(moment)
 
 
-def _plain(number: float) -> float:
+def plain_number(number: float) -> float:
+    """Return a whole number as one, as JavaScript writes it."""
     return int(number) if number == int(number) else number
 
 

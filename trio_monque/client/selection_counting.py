@@ -1,0 +1,29 @@
+"""How many jobs a selection has, for a question before a bulk action. Blocking."""
+
+from __future__ import annotations
+
+from typing import Unpack
+
+from ..jobs.job import JobStatus
+from ..jobs.job_selector import JobSelector, Selection
+from ..store.reads.selection_counts import SelectionCount, count_selected
+from .client_context import ClientContext
+from .operation import Operation, Read
+
+
+def count_jobs(context: ClientContext, **selection: Unpack[Selection]) -> Operation[SelectionCount]:
+    """Count the selected jobs, up to 100,000.
+
+    For a text in `fail_reason`, and for an age beside names or statuses, the server reads documents: 100,000 at most.
+    The count is then a lower bound, and `is_capped`.
+
+    Args:
+        selection: See `cancel_jobs`. Without one, all documents of the collection are counted.
+
+    Raises:
+        InvalidOptionError: The selection is invalid; the message names what is wrong.
+        AggregationTimeoutError: The server needed longer than `operation_timeout`.
+        MonqueConnectionError: The database cannot be reached or used.
+    """
+    selector = JobSelector(**selection)
+    return Read(lambda: count_selected(context.jobs, selector, selector.among(tuple(JobStatus))))

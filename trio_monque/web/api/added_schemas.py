@@ -1,0 +1,112 @@
+"""The objects of our own routes, beside those of the contract. Closed likewise."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from .schemas import ANYTHING, FLAG, ID, MOMENT, SCHEMAS, TEXT, WHOLE, JsonSchema, closed, list_of, or_null, ref
+
+_NUMBER: Final[JsonSchema] = {"type": "number"}
+_TEXTS: Final[JsonSchema] = {"type": "object", "additionalProperties": TEXT}
+_NUMBERS: Final[JsonSchema] = {"type": "object", "additionalProperties": WHOLE}
+
+MOST_IDS: Final = 100
+ACTIONS_BY_ID: Final = ("cancel", "retry", "delete")
+CONFLICTS: Final = ("keep", "replace")
+PERMISSIONS: Final = (
+    "read",
+    "cancel",
+    "cancelRunning",
+    "cancelBulk",
+    "retry",
+    "retryBulk",
+    "reschedule",
+    "delete",
+    "deleteBulk",
+    "enqueue",
+    "pause",
+    "resume",
+)
+"""All actions that `authorize` is asked about."""
+
+_ERROR: Final = closed(
+    {"at": or_null(MOMENT), "attempt": or_null(WHOLE), "error": or_null(TEXT), "traceback": or_null(TEXT)}
+)
+
+# What a job has beside the fields of the contract. Durations are milliseconds, as `heartbeatInterval` is.
+_MORE_OF_A_JOB: Final[Mapping[str, JsonSchema]] = {
+    "attempts": WHOLE,
+    "maxAttempts": or_null(WHOLE),
+    "rescues": WHOLE,
+    "progress": ANYTHING,
+    "result": ANYTHING,
+    "saved": ANYTHING,
+    "errors": list_of(_ERROR),
+    "timezone": or_null(TEXT),
+    "timeout": or_null(_NUMBER),
+    "startBy": or_null(MOMENT),
+    "meta": _TEXTS,
+    "follows": or_null(ID),
+    "cancelRequestedAt": or_null(MOMENT),
+    "startedAt": or_null(MOMENT),
+    "finishedAt": or_null(MOMENT),
+    "leaseUntil": or_null(MOMENT),
+}
+
+_INSTANCE: Final = closed(
+    {
+        "id": TEXT,
+        "host": TEXT,
+        "pid": {"type": "integer"},
+        "version": TEXT,
+        "names": list_of(TEXT),
+        "startedAt": MOMENT,
+        "lastHeartbeat": MOMENT,
+        "heartbeatInterval": _NUMBER,
+        "isLive": FLAG,
+        "isDraining": FLAG,
+        "held": WHOLE,
+        "heldByName": _NUMBERS,
+        "overdueByName": _NUMBERS,
+    }
+)
+
+
+def _with_more(name: str, required: Mapping[str, JsonSchema]) -> JsonSchema:
+    """Return a closed schema of the contract with more fields."""
+    of_contract = SCHEMAS[name]
+    properties = {**of_contract["properties"], **required}
+    names = dict.fromkeys([*of_contract["required"], *required])
+    return {**of_contract, "properties": properties, "required": list(names)}
+
+
+ADDED_SCHEMAS: Final[Mapping[str, JsonSchema]] = {
+    "EnqueueRequest": closed(
+        {"name": TEXT},
+        {
+            "data": ANYTHING,
+            "runAt": MOMENT,
+            "uniqueKey": TEXT,
+            "onConflict": {"type": "string", "enum": list(CONFLICTS)},
+            "meta": _TEXTS,
+        },
+    ),
+    "InstanceList": closed({"instances": list_of(_INSTANCE)}),
+    "JobCount": closed({"count": WHOLE, "isCapped": FLAG}),
+    "JobFull": _with_more("Job", _MORE_OF_A_JOB),
+    "JobFullPage": _with_more(
+        "JobCursorPage", {"jobs": list_of(ref("JobFull")), "previousCursor": or_null(TEXT), "isCapped": FLAG}
+    ),
+    "JobsByIdRequest": closed(
+        {
+            "action": {"type": "string", "enum": list(ACTIONS_BY_ID)},
+            "ids": list_of(TEXT, minItems=1, maxItems=MOST_IDS),
+        }
+    ),
+    "NameRequest": closed({"name": TEXT}),
+    "NameState": closed({"name": TEXT, "isPaused": FLAG, "hasChanged": FLAG}),
+    "Permissions": closed({"readOnly": FLAG, "actions": closed(dict.fromkeys(PERMISSIONS, FLAG))}),
+}
+
+ALL_SCHEMAS: Final[Mapping[str, Any]] = {**SCHEMAS, **ADDED_SCHEMAS}

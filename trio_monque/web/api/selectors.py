@@ -1,0 +1,71 @@
+"""Selectors in the bodies of bulk actions. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ...jobs.job_selector import Selection
+from ..answers import INVALID_INPUT, RefusedRequestError
+from ..hooks import Hooks
+from .moments import moment_in
+from .query import is_possible_name
+
+HIDDEN_ERRORS = "Error texts are hidden here, so jobs cannot be selected by them"
+
+
+def check_selector(body: Any) -> None:
+    """Refuse a selector that selects everything without naming that: it may be a mistake of the caller."""
+    if ("everything" in body) == bool(body.keys() - {"everything"}):
+        raise RefusedRequestError(400, INVALID_INPUT)
+    check_texts("key" in body and "keyPrefix" in body, "errorContains" in body and "errorPrefix" in body)
+    # A key is that of one name.
+    check_texts(("key" in body or "keyPrefix" in body) and "name" not in body)
+    for condition in ("key", "keyPrefix", "errorContains", "errorPrefix"):
+        check_texts(condition in body and not is_possible_name(body[condition]))
+
+
+def check_texts(*are_wrong: bool) -> None:
+    """Refuse conditions on texts that contradict each other, or that the library refuses."""
+    if any(are_wrong):
+        raise RefusedRequestError(400, INVALID_INPUT)
+
+
+def selector_in(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the conditions of the body; none if it selects everything."""
+    return {key: value for key, value in body.items() if key != "everything"}
+
+
+def selection_of(selector: Mapping[str, Any], hooks: Hooks) -> Selection | None:
+    """Return the selection; None if no job can be selected.
+
+    Raises:
+        RefusedRequestError: It selects by texts that the caller may not see: the count of the jobs would show them.
+    """
+    check_error_search(hooks, "errorContains" in selector or "errorPrefix" in selector)
+    if not is_possible_name(selector.get("name", "any")):
+        return None
+    selection: Selection = {}
+    if "name" in selector:
+        selection["name"] = selector["name"]
+    if "status" in selector:
+        selection["status"] = selector["status"]
+    if "olderThan" in selector:
+        selection["older_than"] = moment_in(selector["olderThan"])
+    if "newerThan" in selector:
+        selection["newer_than"] = moment_in(selector["newerThan"])
+    if "errorContains" in selector:
+        selection["fail_reason"] = selector["errorContains"]
+    if "errorPrefix" in selector:
+        selection["fail_reason_prefix"] = selector["errorPrefix"]
+    if "key" in selector:
+        selection["unique_key"] = selector["key"]
+    if "keyPrefix" in selector:
+        selection["unique_key_prefix"] = selector["keyPrefix"]
+    return selection
+
+
+def check_error_search(hooks: Hooks, searches: bool) -> None:  # noqa: FBT001
+    """Refuse a search in error texts where a hook hides or changes them."""
+    if searches and hooks.show_errors is not True:
+        raise RefusedRequestError(400, HIDDEN_ERRORS)
