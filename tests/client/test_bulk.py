@@ -621,3 +621,16 @@ async def test_errors_that_are_listed_are_bounded_and_all_are_counted(db: Databa
         put(jobs, "failed", rev="x")
     result = await Monque(db).retry_jobs()
     assert (result.count, len(result.errors), result.refused) == (0, 100, 120)
+
+
+async def test_count_is_that_of_the_jobs_that_a_bulk_action_would_change(db: Database, jobs: Collection) -> None:
+    monque = Monque(db)
+    for name in ("a", "a", "b"):
+        await monque.enqueue(name)
+    assert [(await monque.count_jobs(name=name)).number for name in ("a", "b", "c")] == [2, 1, 0]
+    everything = await monque.count_jobs()
+    assert (everything.number, everything.is_capped) == (3, False)
+    assert (await monque.count_jobs(name="a", status=["failed"])).number == 0
+    with pytest.raises(InvalidOptionError, match="unique_key"):
+        await monque.count_jobs(unique_key="k")
+    assert (await monque.cancel_jobs(name="a")).count == 2

@@ -12,6 +12,7 @@ from bson import ObjectId
 from trio.testing import MockClock
 
 from tests.support.node_peer import NodePeer
+from tests.support.store import claim, claim_due, handle
 from trio_monque import JobStatus, Monque, RunningJob, Workers
 from trio_monque.errors import InvalidOptionError, JobStateError
 from trio_monque.events import Event, JobCancelled, JobDeleted, JobRetried
@@ -40,6 +41,39 @@ async def test_pending_job_is_cancelled_with_one_event(db: Database, jobs: Colle
     assert reported == [JobCancelled(cancelled)]
     assert await monque.cancel_job(str(job.id)) == cancelled
     assert len(reported) == 1
+
+
+async def test_running_job_is_left_alone_if_only_a_pending_one_is_to_be_cancelled(
+    db: Database, jobs: Collection
+) -> None:
+    monque = Monque(db)
+    (running,) = claim(handle(db), 1)
+    with pytest.raises(JobStateError, match=f"cannot cancel job {running.id}: its status is 'processing'"):
+        await monque.cancel_job(running.id, running=False)
+    assert "cancelRequestedAt" not in (jobs.find_one({"_id": running.id}) or {})
+    pending = await monque.enqueue("other")
+    for _ in range(2):
+        cancelled = await monque.cancel_job(pending.id, running=False)
+        assert cancelled is not None
+        assert cancelled.status is JobStatus.CANCELLED
+
+
+async def test_job_that_begins_to_run_before_the_write_is_left_alone_too(
+    db: Database, jobs: Collection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monque = Monque(db)
+    job = await monque.enqueue("greet")
+    apply = job_changes.apply_if_allowed
+
+    def apply_late(*arguments: Any) -> Any:
+        """Another instance claims the job between the look and the write."""
+        claim_due(handle(db), {"greet": 1}, now=datetime.now(UTC) + timedelta(hours=1))
+        return apply(*arguments)
+
+    monkeypatch.setattr(job_changes, "apply_if_allowed", apply_late)
+    with pytest.raises(JobStateError, match="its status is 'processing'"):
+        await monque.cancel_job(job.id, running=False)
+    assert "cancelRequestedAt" not in (jobs.find_one({"_id": job.id}) or {})
 
 
 @pytest.mark.parametrize("status", ["completed", "failed"])

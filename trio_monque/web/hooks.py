@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
@@ -61,6 +61,15 @@ def allow_all(action: str, context: Any, target: Any) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
+class ValueOf:
+    """A value of the program in a job: its payload, result, progress or checkpoint, by the name of the API."""
+
+    job: Job
+    value: Any
+    field_name: str
+
+
+@dataclass(frozen=True, slots=True)
 class Hooks:
     """The hooks of one application."""
 
@@ -81,16 +90,22 @@ class Hooks:
         # Not whatever counts as true: a hook that returns its token, or forgets to await, must not let everybody in.
         return await _called(self.authorize, action, context, target) is True
 
-    async def payload_of(self, job: Job, context: Any) -> Any:
-        """Return the data of the job as JSON."""
-        return await self.value_of(job, job.data, context, "payload")
+    async def values_of(self, values: Sequence[ValueOf], context: Any) -> list[Any]:
+        """Return values of the program, such as the results of jobs, as JSON.
 
-    async def value_of(self, job: Job, value: Any, context: Any, name: str) -> Any:
-        """Return a value of the program, such as the result of a job, as JSON."""
-        serialize = self.serialize_payload_by_name.get(job.name, self.serialize_payload)
-        if serialize is None:
-            return value_as_json(value)
-        return await _called(serialize, {"job": job, "payload": value, "context": context, "field": name})
+        Those without a serializer are made in one thread: a document may have 16 MiB, and the host has other requests.
+        """
+        serializers = [self.serialize_payload_by_name.get(one.job.name, self.serialize_payload) for one in values]
+        plain = [one.value for one, serialize in zip(values, serializers, strict=True) if serialize is None]
+        made = iter(await anyio.to_thread.run_sync(_all_as_json, plain) if plain else ())
+        return [
+            next(made)
+            if serialize is None
+            else await _called(
+                serialize, {"job": one.job, "payload": one.value, "context": context, "field": one.field_name}
+            )
+            for one, serialize in zip(values, serializers, strict=True)
+        ]
 
     async def error_text_of(self, job: Job, text: str | None, context: Any) -> str | None:
         """Return a text of an error of the job as it may be shown; None for nothing."""
@@ -115,3 +130,7 @@ async def _called(hook: Callable[..., Any], *arguments: Any) -> Any:
 
 def _is_async(hook: Callable[..., Any]) -> bool:
     return inspect.iscoroutinefunction(hook) or inspect.iscoroutinefunction(type(hook).__call__)
+
+
+def _all_as_json(values: Sequence[Any]) -> list[Any]:
+    return [value_as_json(value) for value in values]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Literal
 
@@ -14,22 +14,45 @@ from ...jobs.job_query import JobSort
 from ...jobs.rescue_policy import lease_of
 from ...jobs.views import CursorPage
 from ...store.jobs.job_json import iso
-from ..hooks import Hooks
-from .wire_form import job_as_json, moment_or_null, plain_number
+from ..hooks import Hooks, ValueOf
+from .wire_form import jobs_as_json, moment_or_null, plain_number
 
 
 async def full_job_as_json(job: Job, hooks: Hooks, context: Any) -> dict[str, Any]:
-    """Return a job with the fields of the contract and ours. Durations are milliseconds."""
+    """Return a job with the fields of the contract and ours."""
+    (found,) = await full_jobs_as_json([job], hooks, context)
+    return found
+
+
+async def full_jobs_as_json(jobs: Sequence[Job], hooks: Hooks, context: Any) -> list[dict[str, Any]]:
+    """Return jobs with the fields of the contract and ours."""
+    # A serializer need not know what to do with a value that most jobs do not have.
+    values = [
+        ValueOf(job, value, name)
+        for job in jobs
+        for name, value in (("progress", job.progress), ("result", job.result), ("saved", job.saved))
+        if value is not None
+    ]
+    shown = await hooks.values_of(values, context)
+    made = {(one.job.id, one.field_name): value for one, value in zip(values, shown, strict=True)}
+    return [
+        {
+            **of_contract,
+            **{name: made.get((job.id, name)) for name in ("progress", "result", "saved")},
+            "errors": [await _error_as_json(job, one, hooks, context) for one in job.errors],
+            **_plain_fields(job),
+        }
+        for job, of_contract in zip(jobs, await jobs_as_json(jobs, hooks, context), strict=True)
+    ]
+
+
+def _plain_fields(job: Job) -> dict[str, Any]:
+    """Return what no hook sees. Durations are milliseconds."""
     claim, schedule, limits = job.claim or NO_CLAIM, job.schedule or _NO_SCHEDULE, job.limits
     return {
-        **await job_as_json(job, hooks, context),
         "attempts": job.attempts,
         "maxAttempts": limits.max_attempts,
         "rescues": job.rescues,
-        "progress": await _value(job, job.progress, "progress", hooks, context),
-        "result": await _value(job, job.result, "result", hooks, context),
-        "saved": await _value(job, job.saved, "saved", hooks, context),
-        "errors": [await _error_as_json(job, one, hooks, context) for one in job.errors],
         "timezone": schedule.timezone,
         "timeout": None if limits.timeout is None else plain_number(limits.timeout * 1000),
         "startBy": moment_or_null(limits.start_by),
@@ -49,11 +72,6 @@ def lease_end_of(job: Job) -> datetime | None:
     """Return when other instances may take a running job, if its claim is not renewed by then; None for other jobs."""
     signal = last_sign_of_life(job) if job.status is JobStatus.PROCESSING else None
     return None if signal is None else signal + timedelta(seconds=lease_of(job))
-
-
-async def _value(job: Job, value: Any, name: str, hooks: Hooks, context: Any) -> Any:
-    # A serializer need not know what to do with a value that most jobs do not have.
-    return None if value is None else await hooks.value_of(job, value, context, name)
 
 
 async def _error_as_json(job: Job, one: Mapping[str, Any], hooks: Hooks, context: Any) -> dict[str, Any]:
@@ -76,7 +94,7 @@ async def full_page_as_json(
     """Return a page with cursors to both sides."""
     before, behind = cursors_around(page, sort, direction)
     return {
-        "jobs": [await full_job_as_json(job, hooks, context) for job in page.jobs],
+        "jobs": await full_jobs_as_json(page.jobs, hooks, context),
         "cursor": behind,
         "hasNextPage": page.has_next_page,
         "hasPreviousPage": page.has_previous_page,

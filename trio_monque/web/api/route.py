@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Final
 
+import anyio.to_thread
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -150,7 +151,8 @@ class Route:
         """Return the answer, whatever happens."""
         audit = Audit(self.action, request) if self.changes else Audit.nothing()
         try:
-            answer = as_json(await self._result(request, surface, audit))
+            # In a thread: an answer may have megabytes.
+            answer = await anyio.to_thread.run_sync(as_json, await self._result(request, surface, audit))
         except Exception as error:  # noqa: BLE001  # Every error is an answer.
             answer = refused(error)
         except BaseException:

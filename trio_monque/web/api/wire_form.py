@@ -1,4 +1,4 @@
-"""Jobs, pages and statistics as the contract has them. Pure, but for the payload, which a hook may make."""
+"""Jobs, pages and statistics as the contract has them. Pure, but for what hooks may make: payloads and error texts."""
 
 from __future__ import annotations
 
@@ -11,23 +11,35 @@ from ...jobs.job import Job
 from ...jobs.job_parts import JobClaim
 from ...jobs.views import CursorPage, QueueStats, QueueView
 from ...store.jobs.job_json import iso
-from ..hooks import Hooks
+from ..hooks import Hooks, ValueOf
 
 
 async def job_as_json(job: Job, hooks: Hooks, context: Any) -> dict[str, Any]:
     """Return a job without any field that Monque's clients do not know."""
+    (found,) = await jobs_as_json([job], hooks, context)
+    return found
+
+
+async def jobs_as_json(jobs: Sequence[Job], hooks: Hooks, context: Any) -> list[dict[str, Any]]:
+    """Return jobs without any field that Monque's clients do not know."""
+    payloads = await hooks.values_of([ValueOf(job, job.data, "payload") for job in jobs], context)
+    reasons = [await hooks.error_text_of(job, job.fail_reason, context) for job in jobs]
+    return [_made_of(job, payload, reason) for job, payload, reason in zip(jobs, payloads, reasons, strict=True)]
+
+
+def _made_of(job: Job, payload: Any, reason: str | None) -> dict[str, Any]:
     claim = job.claim or _UNCLAIMED
     found: dict[str, Any] = {
         "id": str(job.id),
         "name": job.name,
         "status": job.status.value,
-        "payload": await hooks.payload_of(job, context),
+        "payload": payload,
         "nextRunAt": iso(job.next_run_at),
         "lockedAt": moment_or_null(claim.since),
         "claimedBy": claim.by,
         "lastHeartbeat": moment_or_null(claim.last_heartbeat),
         "failCount": job.fail_count,
-        "failureReason": await hooks.error_text_of(job, job.fail_reason, context),
+        "failureReason": reason,
         "createdAt": iso(job.created_at),
         "updatedAt": iso(job.updated_at),
     }
@@ -56,7 +68,7 @@ def plain_number(number: float) -> float:
 async def page_as_json(page: CursorPage, hooks: Hooks, context: Any) -> dict[str, Any]:
     """Return a page. One that was capped has fewer jobs than were asked for, and a cursor to go on."""
     return {
-        "jobs": [await job_as_json(job, hooks, context) for job in page.jobs],
+        "jobs": await jobs_as_json(page.jobs, hooks, context),
         "cursor": page.cursor,
         "hasNextPage": page.has_next_page,
         "hasPreviousPage": page.has_previous_page,
