@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+from base64 import urlsafe_b64encode
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
 import anyio
+import httpx
 import pytest
 from starlette.types import Message
 
@@ -168,6 +171,19 @@ def test_bodies_that_cannot_be_read(db: Database, path: str) -> None:
     asking("trio", create_app(Monque(db), authorize=allow_all), work)
 
 
+def test_compressed_body_is_not_unpacked(db: Database, jobs: Collection) -> None:
+    """A few bytes may stand for gigabytes."""
+    insert(handle(db))
+
+    async def work(ask: Ask) -> int:
+        headers = {"content-type": "application/json", "content-encoding": "gzip"}
+        body = gzip.compress(b'{"everything": true}')
+        return (await ask("POST", "/jobs/actions/delete", content=body, headers=headers)).status_code
+
+    assert asking("trio", create_app(Monque(db), authorize=allow_all), work) == 400
+    assert jobs.count_documents({}) == 1
+
+
 @pytest.mark.parametrize("loop", LOOPS)
 @pytest.mark.parametrize("headers", [[], [(b"content-length", b"1" * 30)]], ids=["chunked", "announced"])
 def test_endless_body_is_read_up_to_its_limit(db: Database, loop: str, headers: list[tuple[bytes, bytes]]) -> None:
@@ -225,6 +241,55 @@ def test_query_that_no_client_makes_is_refused(db: Database, query: str) -> None
         return (await ask("GET", "/jobs?" + query)).status_code
 
     assert asking("trio", create_app(Monque(db)), work) == 400
+
+
+def test_cursor_of_another_order_or_with_other_types_inside_is_refused(db: Database) -> None:
+    for _ in range(3):
+        insert(handle(db))
+
+    def encoded(content: Any) -> str:
+        return "F" + urlsafe_b64encode(json.dumps(content).encode()).decode().rstrip("=")
+
+    sort = {"by": "createdAt", "direction": "desc", "value": "2030-01-01T00:00:00.000Z"}
+
+    async def work(ask: Ask) -> None:
+        page = (await ask("GET", "/jobs?limit=1&sortBy=createdAt")).json()
+        assert (await ask("GET", f"/jobs?sortBy=createdAt&cursor={page['cursor']}")).status_code == 200
+        for query in (
+            f"sortBy=updatedAt&cursor={page['cursor']}",
+            f"sortDirection=asc&cursor={page['cursor']}",
+            f"cursor={page['cursor'][:-4]}",
+            f"view=full&sortBy=nextRunAt&direction=backward&cursor={page['cursor']}",
+            *(
+                f"cursor={encoded(content)}"
+                for content in (
+                    {"id": {"$gt": ""}, "sort": sort},
+                    {"id": "0" * 24, "sort": {**sort, "value": {"$gt": ""}}},
+                    {"id": "0" * 24, "sort": {**sort, "by": ["createdAt"]}},
+                    {"id": "0" * 24, "sort": {**sort, "direction": {"$ne": 1}}},
+                    {"id": "0" * 24, "sort": 5},
+                    [],
+                )
+            ),
+        ):
+            found = await ask("GET", "/jobs?" + query)
+            assert found.status_code == 400, query
+            assert found.json().keys() == {"error"}
+
+    asking("trio", create_app(Monque(db)), work)
+
+
+@pytest.mark.parametrize("root_path", ["/a b", '/"><script>', "//evil.test", "/a\r\nx: y", "javascript:alert(1)"])
+def test_root_path_that_is_not_a_path_is_not_repeated(db: Database, root_path: str) -> None:
+    """Behind a careless proxy it may come from the request."""
+
+    async def work() -> None:
+        transport = httpx.ASGITransport(create_app(Monque(db)), root_path=root_path)
+        async with httpx.AsyncClient(transport=transport, base_url="http://jobs.test") as client:
+            found = await client.get("/openapi.json")
+            assert (found.status_code, found.json()) == (400, {"error": "Invalid root path"})
+
+    anyio.run(work)
 
 
 def test_name_that_no_job_can_have_finds_none(db: Database) -> None:

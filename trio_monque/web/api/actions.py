@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from typing import Any, Final
 
 from ...client.monque import Monque
@@ -38,12 +39,12 @@ async def reschedule_job(call: Call) -> dict[str, Any]:
 
 async def delete_job(call: Call) -> dict[str, Any]:
     """Delete a job."""
-    await changed_job(call, "delete")
+    await delete_one(call)
     return {"deleted": True}
 
 
 async def changed_job(call: Call, action: str) -> Job:
-    """Do it to the job of the call, if the caller may, and return the job; a deleted one as it was.
+    """Do it to the job of the call, if the caller may, and return the job.
 
     Raises:
         RefusedRequestError, JobStateError, BrokenDocumentError: It was not done.
@@ -54,6 +55,19 @@ async def changed_job(call: Call, action: str) -> Job:
         raise RefusedRequestError(404, NOT_FOUND)
     call.audit.count = 1
     return changed
+
+
+async def delete_one(call: Call) -> None:
+    """Delete the job of the call, if the caller may; also a document that is not a job.
+
+    Raises:
+        RefusedRequestError: It was not done.
+    """
+    with suppress(BrokenDocumentError):  # The caller may delete it, or this would be another error.
+        await _permitted(call, "delete")
+    if not await call.surface.monque.delete_job(call.job_id):
+        raise RefusedRequestError(404, NOT_FOUND)
+    call.audit.count = 1
 
 
 async def _cancel(call: Call, job: Job) -> Job | None:
@@ -75,16 +89,11 @@ async def _reschedule(call: Call, job: Job) -> Job | None:
     return await call.surface.monque.reschedule_job(job.id, moment)
 
 
-async def _delete(call: Call, job: Job) -> Job | None:
-    return job if await call.surface.monque.delete_job(job.id) else None
-
-
 _CHANGES: Final[Mapping[str, Callable[[Call, Job], Awaitable[Job | None]]]] = {
     "cancel": _cancel,
     "cancelRunning": _cancel_running,
     "retry": _retry,
     "reschedule": _reschedule,
-    "delete": _delete,
 }
 
 

@@ -16,7 +16,7 @@ from ..answers import DENIED, NOT_FOUND, RefusedRequestError, refusal_of
 from ..guard.audit import Audit
 from ..guard.body import NO_BODY
 from . import reads
-from .actions import changed_job
+from .actions import changed_job, delete_one
 from .added_schemas import PERMISSIONS
 from .full_query import FullListing
 from .full_view import full_job_as_json, full_page_as_json
@@ -98,7 +98,7 @@ async def act_by_ids(call: Call) -> dict[str, Any]:
         try:
             if not has_database:
                 raise RefusedRequestError(503, "The database does not answer")
-            await changed_job(one, action)
+            await (delete_one(one) if action == "delete" else changed_job(one, action))
             count += 1
         except Exception as error:  # noqa: BLE001  # The jobs before it are changed: the answer has to list them.
             # Each further one would wait for the database as long as this one did.

@@ -1,0 +1,55 @@
+"""What is imported when, and what is said without the extra."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.support.programs import ROOT
+from trio_monque import Monque
+from trio_monque.errors import InvalidOptionError
+from trio_monque.store.driver.types import Database
+from trio_monque.web import create_app
+
+
+def printed_by(program: str) -> str:
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+def test_library_imports_no_web_framework() -> None:
+    program = "import sys, trio_monque; print({'starlette', 'jinja2', 'trio_monque.web'} & {*sys.modules})"
+    assert printed_by(program) == "set()"
+
+
+def test_without_the_extra_the_error_names_what_to_install() -> None:
+    program = (
+        "import sys; sys.modules['starlette'] = None\n"
+        "try:\n    import trio_monque.web\n"
+        "except ModuleNotFoundError as error:\n    print(error)"
+    )
+    assert printed_by(program) == ('trio_monque.web needs starlette: python -m pip install "trio-monque[web]"')
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("allowed_hosts", "jobs.test"),
+        ("trusted_origins", "https://jobs.test"),
+        ("filters", "meta.tenant"),
+        ("filters", ["meta.$where"]),
+        ("filters", ["meta"]),
+        ("filters", ["status"]),
+        ("openapi_path", "openapi.json"),
+    ],
+)
+def test_invalid_option_is_named(db: Database, option: str, value: object) -> None:
+    with pytest.raises(InvalidOptionError, match=option):
+        create_app(Monque(db), **{option: value})  # type: ignore[arg-type]
+
+
+def test_client_must_be_one(db: Database) -> None:
+    with pytest.raises(InvalidOptionError, match="must be a Monque client or a scheduler"):
+        create_app(db)  # type: ignore[arg-type]
