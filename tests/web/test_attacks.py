@@ -12,7 +12,7 @@ from typing import Any, Final
 import anyio
 import httpx
 import pytest
-from starlette.types import Message
+from starlette.types import ASGIApp, Message
 
 from tests.support.store import handle, insert
 from tests.web.http import LOOPS, Ask, asking
@@ -23,6 +23,7 @@ from trio_monque.web.answers import RefusedRequestError
 from trio_monque.web.guard import rates as rates_of_callers
 from trio_monque.web.guard.body import DEEPEST, MOST_BYTES
 from trio_monque.web.guard.rates import MOST_CALLERS, Rates
+from trio_monque.web.guard.requests import is_known_host
 
 # --- Other sites ---
 
@@ -123,6 +124,13 @@ def test_hosts_that_are_not_named_are_not_served(db: Database) -> None:
         assert doubled.status_code == 421
 
     asking("trio", app, work)
+
+
+@pytest.mark.parametrize("given", [[], ["jobs.test", "jobs.test"], ["jobs.test", "evil.test"]])
+def test_request_must_name_one_host(given: list[str]) -> None:
+    """Of two, a proxy may have read the other one."""
+    assert not is_known_host(["jobs.test"], given)
+    assert is_known_host(None, given)
 
 
 def test_each_answer_has_the_headers_that_protect_it(db: Database) -> None:
@@ -385,6 +393,36 @@ def test_one_bulk_action_of_a_caller_at_a_time() -> None:
             pass
     with rates.one_in_bulk("dana"):
         pass
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_second_bulk_action_of_a_caller_is_refused_while_the_first_one_runs(db: Database, loop: str) -> None:
+    async def work_on(app: ASGIApp, reached: anyio.Event, go_on: anyio.Event) -> None:
+        transport = httpx.ASGITransport(app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://jobs.test") as client:
+
+            async def delete() -> httpx.Response:
+                return await client.post("/api/v1/jobs/actions/delete", json={"name": "greet"})
+
+            async with anyio.create_task_group() as group:
+                group.start_soon(delete)
+                await reached.wait()
+                refused = await delete()
+                assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")
+                go_on.set()
+            assert (await delete()).status_code == 200
+
+    async def run() -> None:
+        reached, go_on = anyio.Event(), anyio.Event()
+
+        async def authorize(action: str, context: Any, target: Any) -> bool:
+            reached.set()
+            await go_on.wait()
+            return True
+
+        await work_on(create_app(Monque(db), authorize=authorize), reached, go_on)
+
+    anyio.run(run, backend=loop)
 
 
 def test_callers_that_are_remembered_are_bounded() -> None:
