@@ -420,3 +420,12 @@ def test_capped_page_ends_where_it_has_looked_although_others_delete_meanwhile(
             break
         cursor = page.cursor
     assert seen == [25]
+
+
+@pytest.mark.parametrize("name", ["\U0001f600" * 100, "a" + "\U0001f600" * 100, "ab" + "é" * 200], ids=[1, 2, 3])
+def test_collection_without_indexes_is_asked_for_long_names_too(monque: Monque, jobs: Collection, name: str) -> None:
+    """The server refuses the hint, and its message quotes the name up to somewhere in a character."""
+    jobs.insert_one({"name": "other", "data": None, "status": "pending", "failCount": 0})
+    assert monque.sync.get_jobs_with_cursor(filter=JobFilter(name=name)).jobs == ()
+    assert monque.sync.get_jobs_with_cursor(filter=JobFilter(name="other", unique_key=name)).jobs == ()
+    assert monque.sync.get_queue_stats(name=name).total == 0

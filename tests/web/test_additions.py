@@ -12,6 +12,7 @@ from tests.support.store import claim, handle, insert
 from tests.web.http import LOOPS, Ask, asking
 from trio_monque import Monque, RunningJob, Workers, open_scheduler
 from trio_monque.store.driver.types import Collection, Database
+from trio_monque.store.reads import queries
 from trio_monque.web import allow_all, create_app
 from trio_monque.web.api.added_schemas import PERMISSIONS
 from trio_monque.web.api.schema_check import is_valid
@@ -155,6 +156,35 @@ def test_pages_in_full_lead_forward_and_back_again(db: Database, sort: str, dire
         assert (ids(last), last["hasNextPage"]) == ([*ids(second)[1:], *ids(third)], False)
 
     asking("trio", create_app(Monque(db)), work)
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_page_that_is_capped_before_it_is_full_leads_on(
+    db: Database, jobs: Collection, monkeypatch: pytest.MonkeyPatch, loop: str
+) -> None:
+    """Clients of the contract go on by the cursor, also where a page has no job."""
+    monkeypatch.setattr(queries, "MOST_EXAMINED", 20)
+    monque = Monque(db)
+    monque.sync.enqueue("rare")  # The oldest one. It makes the indexes, too.
+    at = dict.fromkeys(("nextRunAt", "createdAt", "updatedAt"), MOMENT)
+    jobs.insert_many({"name": "common", "data": None, "status": "failed", "failCount": 1, **at} for _ in range(50))
+
+    async def work(ask: Ask) -> None:
+        cursor, found, pages = "", list[Any](), 0
+        while True:
+            _, of_contract = await answer(ask, "GET", "/jobs?name=rare&limit=1" + cursor)
+            _, full = await answer(ask, "GET", "/jobs?view=full&name=rare&limit=1" + cursor)
+            assert [one["id"] for one in full["jobs"]] == [one["id"] for one in of_contract["jobs"]]
+            assert full["isCapped"] == (not full["jobs"])
+            found += of_contract["jobs"]
+            pages += 1
+            if not of_contract["hasNextPage"]:
+                break
+            cursor = f"&cursor={of_contract['cursor']}"
+        assert [one["name"] for one in found] == ["rare"]
+        assert pages > 1
+
+    asking(loop, create_app(monque), work)
 
 
 def test_lists_in_full_are_searched_by_error_and_key(db: Database, jobs: Collection) -> None:
@@ -310,6 +340,9 @@ def test_job_is_enqueued(db: Database, jobs: Collection, loop: str) -> None:
         {"name": "a", "data": {"$binary": {"base64": "=", "subType": "zz"}}},
         {"name": "a", "data": {"$regularExpression": 1}},
         {"name": "a", "data": {"$uuid": "1"}},
+        {"name": "a", "data": {"$numberDecimal": "x"}},
+        {"name": "a", "data": {"$binary": 5, "$type": "00"}},
+        {"name": "a", "data": {"$regularExpression": {"pattern": 1}}},
         {"name": "a", "data": {"\u0000": 1}},
         None,
         [],

@@ -8,6 +8,7 @@ from base64 import urlsafe_b64encode
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
+from urllib.parse import quote
 
 import anyio
 import httpx
@@ -309,6 +310,84 @@ def test_name_that_no_job_can_have_finds_none(db: Database) -> None:
             assert (await ask("GET", "/jobs/stats?name=" + name)).json()["total"] == 0
 
     asking("trio", create_app(Monque(db)), work)
+
+
+TEXTS: Final = [
+    "\x00",
+    "a\x00b",
+    "(",
+    "[",
+    "\\",
+    ".*",
+    "^",
+    "$where",
+    "{",
+    "\\Q",
+    "é" * 1000,
+    "\u202e",
+    " ",
+    "\r\n",
+    "\U0001f600" * 500,
+]
+
+
+@pytest.mark.parametrize("text", TEXTS, ids=range(len(TEXTS)))
+def test_text_of_an_attacker_is_only_a_text(db: Database, jobs: Collection, text: str) -> None:
+    """Wherever a request may have one: the answer is never a failure of the server, and no pattern matches."""
+    insert(handle(db))
+    job = insert(handle(db), unique_key="k")
+    jobs.update_one({"_id": job.id}, {"$set": {"failReason": "reason"}})
+    quoted = quote(text, safe="")
+
+    async def work(ask: Ask) -> None:
+        for query in (
+            "name={}",
+            "view=full&errorContains={}",
+            "view=full&errorPrefix={}",
+            "view=full&name=greet&key={}",
+        ):
+            found = await ask("GET", "/jobs?" + query.format(quoted))
+            assert found.status_code in (200, 400), query
+            assert found.status_code == 400 or found.json()["jobs"] == []
+        for action in ("count", "cancel", "retry", "delete"):
+            for selector in (
+                {"name": text},
+                {"errorContains": text},
+                {"errorPrefix": text},
+                {"name": "greet", "key": text},
+                {"name": "greet", "keyPrefix": text},
+            ):
+                found = await ask("POST", f"/jobs/actions/{action}", json=selector)
+                assert found.status_code in (200, 400), (action, selector)
+                assert found.status_code == 400 or found.json()["count"] == 0
+        for path, body in (
+            ("/names/actions/pause", {"name": text}),
+            ("/jobs", {"name": text}),
+            ("/jobs", {"name": "a", "uniqueKey": text}),
+            ("/jobs", {"name": "a", "meta": {text: text}}),
+            ("/jobs", {"name": "a", "data": {text: text}}),
+            ("/jobs/actions/by-ids", {"action": "delete", "ids": [text]}),
+        ):
+            assert (await ask("POST", path, json=body)).status_code in (200, 400), path
+
+    asking("trio", create_app(Monque(db), authorize=allow_all, allow_enqueue=True), work)
+    assert jobs.count_documents({"name": "greet"}) == 2
+
+
+@pytest.mark.parametrize("moment", ["0001-01-01T00:00:00Z", "1969-12-31T23:59:59.999Z", "9999-12-31T23:59:59.999999Z"])
+def test_moments_at_the_ends_of_time_are_read(db: Database, moment: str) -> None:
+    job = insert(handle(db))
+
+    async def work(ask: Ask) -> None:
+        for key in ("createdAtFrom", "createdAtTo", "updatedAtTo", "nextRunAtFrom"):
+            assert (await ask("GET", f"/jobs?{key}={moment}")).status_code == 200
+        for selector in ({"olderThan": moment}, {"newerThan": moment}, {"newerThan": moment, "olderThan": moment}):
+            assert (await ask("POST", "/jobs/actions/count", json=selector)).status_code in (200, 400)
+        moved = await ask("POST", f"/jobs/{job.id}/actions/reschedule", json={"nextRunAt": moment})
+        assert moved.status_code in (200, 400)
+        assert (await ask("GET", "/jobs?view=full")).status_code == 200
+
+    asking("trio", create_app(Monque(db), authorize=allow_all), work)
 
 
 def test_query_that_is_too_long_is_refused(db: Database) -> None:

@@ -14,6 +14,9 @@ from ...error_types import InvalidOptionError
 from ..codec import OWN_OPTIONS
 
 OPTIONS: Final = json_util.RELAXED_JSON_OPTIONS.with_options(tz_aware=True, tzinfo=OWN_OPTIONS.tzinfo)
+UNREADABLE: Final = (ValueError, TypeError, AttributeError, LookupError, ArithmeticError, RecursionError, BSONError)
+"""What the driver's parser raises for objects of a wrong shape, such as {"$binary": 5} or {"$numberDecimal": "x"}."""
+
 _OBJECT_ID: Final = re.compile(r"[0-9a-f]{24}")
 
 
@@ -21,7 +24,7 @@ def filter_in(text: str) -> Mapping[str, Any]:
     """Return the filter. Raises InvalidOptionError if the text is not extended JSON of an object."""
     try:
         found = json_util.loads(text, json_options=OPTIONS)
-    except (ValueError, TypeError, OverflowError, BSONError) as error:
+    except UNREADABLE as error:
         raise InvalidOptionError("filter", text, f"is not extended JSON ({error})") from None
     if not isinstance(found, dict):
         raise InvalidOptionError("filter", text, 'must be an object, for example \'{"status": "new"}\'')
@@ -35,7 +38,7 @@ def id_in(text: str) -> Any:
     try:
         found = json_util.loads(text, json_options=OPTIONS)
         bson.encode({"": found})
-    except (ValueError, TypeError, OverflowError, BSONError):
+    except UNREADABLE:
         return text
     return found
 

@@ -9,12 +9,11 @@ from typing import Any, Final
 
 import bson
 from bson import json_util
-from bson.errors import BSONError
 
 from ...error_types import InvalidOptionError
 from ...jobs.job import Job, value_at
 from ..codec import stored_follow_up
-from ..driver.extended_json import OPTIONS
+from ..driver.extended_json import OPTIONS, UNREADABLE
 
 NAMES: Final[Mapping[str, str]] = {
     "id": "id",
@@ -113,7 +112,7 @@ def value_from_json(text: str) -> Any:
     except json.JSONDecodeError as error:
         hint = "" if text[:1] in '[{"' else ", and a text needs its quotation marks: '\"text\"'"
         raise InvalidOptionError("data", text, f"is not JSON ({error}){hint}") from None
-    except (ValueError, TypeError, OverflowError, RecursionError, BSONError) as error:
+    except UNREADABLE as error:
         raise InvalidOptionError("data", text, f"is not extended JSON ({error})") from None
     return found
 

@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 from ...client.monque import Monque
-from ...error_types import BrokenDocumentError
+from ...error_types import BrokenDocumentError, PartialBulkError
 from ...jobs.bulk_changes import BulkResult
 from ...jobs.job import Job
 from ...jobs.job_selector import Selection
@@ -151,6 +151,10 @@ async def _in_bulk(
     if not await call.may(action, selector):
         raise RefusedRequestError(403, DENIED)
     selection = selection_of(selector, call.surface.hooks)
-    result = BulkResult() if selection is None else await act(call.surface.monque, selection)
+    try:
+        result = BulkResult() if selection is None else await act(call.surface.monque, selection)
+    except PartialBulkError as error:
+        call.audit.count = error.count
+        raise
     call.audit.count = result.count
     return bulk_as_json(result)

@@ -11,6 +11,9 @@ from .route import Route
 from .schemas import ID, ref
 from .table import PREFIX
 
+OF_ALL: Final = (414, 421, 500)
+"""A query that is too long, a host that is not served, and a failure."""
+
 TITLE: Final = "Monque Management API"
 OURS: Final = "trio_monque"
 """The tag of the routes that the contract does not have."""
@@ -46,7 +49,7 @@ def _operation(route: Route) -> Mapping[str, Any]:
         "summary": route.summary,
         "responses": {
             "200": _answers(route),
-            **{str(status): _answer(HTTPStatus(status).phrase, "ManagementError") for status in (*route.statuses, 500)},
+            **{str(status): _answer(HTTPStatus(status).phrase, "ManagementError") for status in statuses_of(route)},
         },
     }
     if route.is_ours:
@@ -57,6 +60,11 @@ def _operation(route: Route) -> Mapping[str, Any]:
         content = {"application/json": {"schema": ref(route.body)}}
         operation["requestBody"] = {"required": route.needs_body, "content": content}
     return operation
+
+
+def statuses_of(route: Route) -> Sequence[int]:
+    """Return the statuses of errors: those of the route, and what every request may get."""
+    return sorted({*route.statuses, *OF_ALL})
 
 
 def _answers(route: Route) -> Mapping[str, Any]:
