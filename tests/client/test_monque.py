@@ -21,7 +21,17 @@ from trio.testing import MockClock
 from tests.support.interception import Interceptor
 from tests.support.internals import context_of
 from trio_monque import JobStatus, Monque, Workers
-from trio_monque.client import bulk, enqueue, enqueue_many, fleet, lists_and_counts, one_job, recovery, schedules
+from trio_monque.client import (
+    bulk,
+    enqueue,
+    enqueue_many,
+    fleet,
+    lists_and_counts,
+    one_job,
+    recovery,
+    schedules,
+    selection_counting,
+)
 from trio_monque.client.operation import Operation
 from trio_monque.client.sync_monque import SyncMonque
 from trio_monque.embedded import EmbeddedServer
@@ -58,7 +68,7 @@ def test_blocking_calls_are_the_same(db: Database) -> None:
     assert monque.sync.get_queue_stats().pending == 1
 
 
-CORE = (enqueue, enqueue_many, schedules, one_job, bulk, lists_and_counts, fleet, recovery)
+CORE = (enqueue, enqueue_many, schedules, one_job, bulk, lists_and_counts, fleet, recovery, selection_counting)
 
 
 def operations() -> dict[str, Callable[..., object]]:
