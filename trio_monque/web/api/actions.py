@@ -13,10 +13,10 @@ from ...jobs.bulk_changes import BulkResult
 from ...jobs.job import Job
 from ...jobs.job_selector import Selection
 from ..answers import DENIED, NOT_FOUND, RefusedRequestError
+from .job_shapes import bulk_as_json, job_as_json
 from .moments import moment_in
 from .route import Call
 from .selectors import selection_of, selector_in
-from .wire_form import bulk_as_json, job_as_json
 
 # --- One job ---
 

@@ -20,11 +20,11 @@ from .actions import changed_job, delete_one
 from .added_schemas import PERMISSIONS
 from .full_query import FullListing
 from .full_view import full_job_as_json, full_page_as_json
+from .job_shapes import EMPTY_PAGE, job_as_json, plain_number
 from .moments import moment_in
 from .query import limit_in
 from .route import Call
 from .selectors import check_error_search, selection_of, selector_in
-from .wire_form import EMPTY_PAGE, job_as_json, plain_number
 
 # --- Jobs in full ---
 

@@ -15,7 +15,7 @@ from ...jobs.rescue_policy import lease_of
 from ...jobs.views import CursorPage
 from ...store.jobs.job_json import iso
 from ..hooks import Hooks, ValueOf
-from .wire_form import jobs_as_json, moment_or_null, plain_number
+from .job_shapes import jobs_as_json, moment_or_null, plain_number
 
 
 async def full_job_as_json(job: Job, hooks: Hooks, context: Any) -> dict[str, Any]:

@@ -9,9 +9,9 @@ from ...jobs.views import QueueStats
 from ...scheduler import Scheduler
 from ..answers import NOT_FOUND, RefusedRequestError
 from ..hooks import READ
+from .job_shapes import EMPTY_PAGE, job_as_json, page_as_json, stats_as_json, views_as_json
 from .query import Listing, is_possible_name, limit_in
 from .route import Call
-from .wire_form import EMPTY_PAGE, job_as_json, page_as_json, stats_as_json, views_as_json
 
 CHANGES = ("cancel", "cancelBulk", "retry", "retryBulk", "reschedule", "delete", "deleteBulk")
 
