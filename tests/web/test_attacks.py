@@ -259,7 +259,15 @@ def test_cursor_of_another_order_or_with_other_types_inside_is_refused(db: Datab
     def encoded(content: Any) -> str:
         return "F" + urlsafe_b64encode(json.dumps(content).encode()).decode().rstrip("=")
 
-    sort = {"by": "createdAt", "direction": "desc", "value": "2030-01-01T00:00:00.000Z"}
+    sort: dict[str, Any] = {"by": "createdAt", "direction": "desc", "value": "2030-01-01T00:00:00.000Z"}
+    forged: list[Any] = [
+        {"id": {"$gt": ""}, "sort": sort},
+        {"id": "0" * 24, "sort": {**sort, "value": {"$gt": ""}}},
+        {"id": "0" * 24, "sort": {**sort, "by": ["createdAt"]}},
+        {"id": "0" * 24, "sort": {**sort, "direction": {"$ne": 1}}},
+        {"id": "0" * 24, "sort": 5},
+        [],
+    ]
 
     async def work(ask: Ask) -> None:
         page = (await ask("GET", "/jobs?limit=1&sortBy=createdAt")).json()
@@ -269,17 +277,7 @@ def test_cursor_of_another_order_or_with_other_types_inside_is_refused(db: Datab
             f"sortDirection=asc&cursor={page['cursor']}",
             f"cursor={page['cursor'][:-4]}",
             f"view=full&sortBy=nextRunAt&direction=backward&cursor={page['cursor']}",
-            *(
-                f"cursor={encoded(content)}"
-                for content in (
-                    {"id": {"$gt": ""}, "sort": sort},
-                    {"id": "0" * 24, "sort": {**sort, "value": {"$gt": ""}}},
-                    {"id": "0" * 24, "sort": {**sort, "by": ["createdAt"]}},
-                    {"id": "0" * 24, "sort": {**sort, "direction": {"$ne": 1}}},
-                    {"id": "0" * 24, "sort": 5},
-                    [],
-                )
-            ),
+            *(f"cursor={encoded(content)}" for content in forged),
         ):
             found = await ask("GET", "/jobs?" + query)
             assert found.status_code == 400, query

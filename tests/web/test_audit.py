@@ -71,10 +71,9 @@ def test_caller_is_the_address_where_the_context_has_no_user(db: Database, loop:
 
 def test_change_whose_client_left_is_recorded(db: Database, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "trio_monque.web.audit")
-    entered = anyio.Event
 
     async def work() -> None:
-        reached = entered()
+        reached = anyio.Event()
 
         async def authorize(action: str, context: Any, target: Any) -> bool:
             reached.set()
@@ -97,8 +96,11 @@ def test_change_whose_client_left_is_recorded(db: Database, caplog: pytest.LogCa
 
         async def send(message: Message) -> None: ...
 
+        async def serve() -> None:
+            await app(scope, receive, send)
+
         async with anyio.create_task_group() as group:
-            group.start_soon(app, scope, receive, send)
+            group.start_soon(serve)
             await reached.wait()
             group.cancel_scope.cancel()
 
