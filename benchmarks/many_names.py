@@ -26,6 +26,8 @@ IDLE_NAMES, DUE = 1_000, 10
 MOST_KEYS = 10 * IDLE_NAMES
 """Keys for the ten jobs: a look reads one for each name, and some looks are needed."""
 
+MOST_COMMANDS = 5 * DUE
+
 SETTLED = 2.0  # Seconds in which a scheduler has done what it does at its start.
 TIMEOUT = 60.0
 
@@ -55,24 +57,20 @@ def _few_due(bench: Bench) -> list[Figure]:
     found = [trio.run(_run_few, bench) for _ in range(bench.size.rounds)]
     for keys, commands in found:
         tell(f"  {DUE} due jobs of {IDLE_NAMES} names: {keys} keys, {commands} commands")
-    what = f"{DUE} due jobs of {IDLE_NAMES:,} names: "
+    counts = {
+        "keys": ("keys examined", [keys for keys, _ in found], MOST_KEYS),
+        "commands": ("commands of the client", [commands for _, commands in found], MOST_COMMANDS),
+    }
     return [
         Figure(
             part="F",
-            key="F.few keys",
-            what=what + "keys examined",
-            unit="keys",
-            values=[keys for keys, _ in found],
-            at_most=MOST_KEYS,
-        ),
-        Figure(
-            part="F",
-            key="F.few commands",
-            what=what + "commands of the client",
-            unit="commands",
-            values=[commands for _, commands in found],
-            at_most=5 * DUE,
-        ),
+            key=f"F.few {unit}",
+            what=f"{DUE} due jobs of {IDLE_NAMES:,} names: {what}",
+            unit=unit,
+            values=values,
+            at_most=most,
+        )
+        for unit, (what, values, most) in counts.items()
     ]
 
 

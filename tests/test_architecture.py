@@ -205,7 +205,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "scheduler",
         "claims",
     },
-    "web": {"log", "error_types", "events", "jobs", "store", "client", "scheduler"},
+    "web": {"log", "error_types", "checks", "events", "jobs", "store", "client", "scheduler"},
     "cli": {
         "safe_text",
         "log",

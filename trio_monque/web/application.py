@@ -15,6 +15,7 @@ from starlette.responses import Response
 from starlette.routing import Route as PathOf
 from starlette.types import ASGIApp
 
+from ..checks import check_flag
 from ..client.monque import Monque
 from ..error_types import InvalidOptionError
 from .answers import RefusedRequestError, as_json, refused
@@ -29,7 +30,6 @@ from .hooks import Authorize, ContextOf, ErrorTextOf, Hooks, SerializePayload
 ENDS: Final = ("", "/")
 """A trailing slash makes no difference. Litestar adds one to each path of what it mounts."""
 
-_FILTER: Final = re.compile(r"(meta|data)(\.[A-Za-z0-9_]+)+")
 _ROOT_PATH: Final = re.compile(r"/|(/[A-Za-z0-9._~-]+)+")
 _NOTHING: Final[Mapping[str, SerializePayload]] = {}
 
@@ -43,7 +43,6 @@ def create_app(
     serialize_payload: SerializePayload | None = None,
     serialize_payload_by_name: Mapping[str, SerializePayload] = _NOTHING,
     show_errors: bool | ErrorTextOf = True,
-    filters: Collection[str] = ("meta.tenant",),
     allowed_hosts: Collection[str] | None = None,
     trusted_origins: Collection[str] = (),
     allow_enqueue: bool = False,
@@ -65,7 +64,6 @@ def create_app(
         serialize_payload_by_name: The same for jobs of these names.
         show_errors: False to hide the messages and tracebacks of errors, or a function that returns what is shown of
             one: `(job, text, context) -> str | None`. With either, jobs cannot be searched by their errors.
-        filters: Fields by which lists may be filtered: paths below "meta" and "data". No route filters by them yet.
         allowed_hosts: The hosts, with their ports, that requests may name; None for any. Set it if nothing in front of
             the application checks that, or a page of another site may point a name of its own at your address.
         trusted_origins: Origins of other sites whose pages may send changes, such as "https://admin.example.com".
@@ -78,12 +76,13 @@ def create_app(
     """
     if not isinstance(monque, Monque):
         raise InvalidOptionError("monque", monque, "must be a Monque client or a scheduler")
-    for option, given in (("allowed_hosts", allowed_hosts), ("trusted_origins", trusted_origins), ("filters", filters)):
-        if isinstance(given, str):
-            raise InvalidOptionError(option, given, "must be a list of texts")
-    for path in filters:
-        if not _FILTER.fullmatch(path):
-            raise InvalidOptionError("filters", path, 'must be a path such as "meta.tenant" or "data.order.id"')
+    _check_kinds(
+        {"read_only": read_only, "allow_enqueue": allow_enqueue},
+        {"authorize": authorize, "context": context, "serialize_payload": serialize_payload},
+        {"allowed_hosts": allowed_hosts, "trusted_origins": trusted_origins},
+    )
+    if not isinstance(show_errors, bool) and not callable(show_errors):
+        raise InvalidOptionError("show_errors", show_errors, "must be True, False or a function")
     if openapi_path is not None and not openapi_path.startswith("/"):
         raise InvalidOptionError("openapi_path", openapi_path, "must begin with a slash")
     hooks = Hooks(authorize, context, serialize_payload, dict(serialize_payload_by_name), show_errors)
@@ -95,6 +94,17 @@ def create_app(
     inner = Starlette(routes=paths, exception_handlers={HTTPException: _unmatched})
     inner.router.redirect_slashes = False
     return Gate(inner, allowed_hosts, tuple(trusted_origins))
+
+
+def _check_kinds(flags: Mapping[str, object], hooks: Mapping[str, object], lists: Mapping[str, object]) -> None:
+    for option, given in flags.items():
+        check_flag(option, given)  # `read_only="no"` would be true.
+    for option, given in hooks.items():
+        if given is not None and not callable(given):
+            raise InvalidOptionError(option, given, "must be a function")
+    for option, given in lists.items():
+        if isinstance(given, str):
+            raise InvalidOptionError(option, given, "must be a list of texts")
 
 
 def _paths_of(route: Route, surface: Surface) -> list[PathOf]:

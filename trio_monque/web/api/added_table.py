@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
 from . import additions
 from .full_query import DIRECTIONS, any_view_in, is_full_in
 from .route import Route, Surface, any_query
-from .schemas import TEXT, JsonSchema
+from .schemas import TEXT
 from .selectors import check_selector
-from .table import ROUTES
+from .table import ROUTES, parameter
 
-
-def _parameter(name: str, schema: JsonSchema) -> Mapping[str, Any]:
-    return {"name": name, "in": "query", "required": False, "schema": schema}
-
-
-_VIEW: Final = _parameter("view", {"type": "string", "enum": ["full"]})
+_VIEW: Final = parameter("view", {"type": "string", "enum": ["full"]})
 _OF_FULL_LIST: Final = [
     _VIEW,
-    _parameter("direction", {"type": "string", "enum": list(DIRECTIONS)}),
-    *(_parameter(key, TEXT) for key in ("errorContains", "errorPrefix", "key", "keyPrefix")),
+    parameter("direction", {"type": "string", "enum": list(DIRECTIONS)}),
+    *(parameter(key, TEXT) for key in ("errorContains", "errorPrefix", "key", "keyPrefix")),
 ]
 
 

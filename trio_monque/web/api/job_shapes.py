@@ -8,7 +8,7 @@ from typing import Any
 
 from ...jobs.bulk_changes import BulkResult
 from ...jobs.job import Job
-from ...jobs.job_parts import JobClaim
+from ...jobs.job_parts import NO_CLAIM
 from ...jobs.views import CursorPage, QueueStats, QueueView
 from ...store.jobs.job_json import iso
 from ..hooks import Hooks, ValueOf
@@ -28,7 +28,7 @@ async def jobs_as_json(jobs: Sequence[Job], hooks: Hooks, context: Any) -> list[
 
 
 def _made_of(job: Job, payload: Any, reason: str | None) -> dict[str, Any]:
-    claim = job.claim or _UNCLAIMED
+    claim = job.claim or NO_CLAIM
     found: dict[str, Any] = {
         "id": str(job.id),
         "name": job.name,
@@ -50,9 +50,6 @@ def _made_of(job: Job, payload: Any, reason: str | None) -> dict[str, Any]:
     if job.unique_key is not None:
         found["uniqueKey"] = job.unique_key
     return found
-
-
-_UNCLAIMED = JobClaim()
 
 
 def moment_or_null(moment: datetime | None) -> str | None:

@@ -19,7 +19,8 @@ _SORTS: Final = {
 }
 
 
-def _parameter(name: str, schema: JsonSchema) -> Mapping[str, Any]:
+def parameter(name: str, schema: JsonSchema) -> Mapping[str, Any]:
+    """Return a parameter of a query, for OpenAPI."""
     return {"name": name, "in": "query", "required": False, "schema": schema}
 
 
@@ -28,8 +29,8 @@ def _of_list(key: str) -> JsonSchema:
 
 
 _LIST_PARAMETERS: Final = [
-    *(_parameter(key, _of_list(key)) for key in sorted(OF_LIST)),
-    _parameter("status", list_of(STATUS, minItems=1)),
+    *(parameter(key, _of_list(key)) for key in sorted(OF_LIST)),
+    parameter("status", list_of(STATUS, minItems=1)),
 ]
 
 
@@ -90,7 +91,7 @@ ROUTES: Final[Sequence[Route]] = (
         act=reads.job_stats,
         answer="QueueStats",
         read_query=_stats_query,
-        parameters=[_parameter("name", TEXT)],
+        parameters=[parameter("name", TEXT)],
         statuses=(400, 403),
     ),
     Route(
