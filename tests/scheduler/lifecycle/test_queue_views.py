@@ -137,6 +137,31 @@ def test_overview_beyond_its_number_of_keys_has_lower_bounds_and_marks_them(
         assert at_rest <= (most_keys if not most_lookups else max(most_keys, 4 * 61))
 
 
+@pytest.mark.parametrize("most_keys", [1, 2, 3, 400_000], ids="most_keys={}".format)
+@pytest.mark.parametrize("most_lookups", [0, 200])
+def test_documents_whose_name_or_status_is_a_list_do_not_disturb_the_overview(
+    db: Database, jobs: Collection, monkeypatch: pytest.MonkeyPatch, most_lookups: int, most_keys: int
+) -> None:
+    """To the server, a list of texts matches as a text does."""
+    monkeypatch.setattr(counts_by_name, "MOST_LOOKED_UP", most_lookups)
+    # The first of their status in the order of the index.
+    jobs.insert_many(
+        [
+            {"name": ["a"], "status": "pending"},
+            {"name": ["a"], "status": "processing"},
+            {"name": "b", "status": ["completed"]},
+            {"name": "c", "status": "pending"},
+            {"name": "c", "status": "processing"},
+        ]
+    )
+    handle_of_jobs = handle(db)
+    indexes.ensure(handle_of_jobs)
+    counted = counts_by_name.counts_by_name(handle_of_jobs, most_keys)
+    assert counted.keys() <= {"a", "b", "c"}
+    assert counted["c"].processing == 1
+    assert counted["c"].pending == 1 or "pending" in counted["c"].capped
+
+
 def test_walk_that_ends_with_the_last_key_may_not_have_seen_all(db: Database, jobs: Collection) -> None:
     """Where the limit is reached, nothing says whether more would have come: the last status is a lower bound."""
     jobs.insert_many([{"name": f"name-{number:03}", "status": "pending"} for number in range(300)])

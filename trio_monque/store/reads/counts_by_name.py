@@ -50,7 +50,8 @@ def counts_by_name(jobs: JobCollection, most_keys: int = MOST_KEYS) -> dict[str,
     are_few = jobs.collection.estimated_document_count() <= most_keys
     count = _walked if are_few or len(names) > MOST_LOOKED_UP else _looked_up
     counts, capped = count(jobs, names, most_keys)
-    running = {row["_id"]: row["number"] for row in _rows(jobs, indexes.HELD, [_IS_RUNNING, number_by(f"${_NAME}")])}
+    by_name = _rows(jobs, indexes.HELD, [_IS_RUNNING, number_by(f"${_NAME}")])
+    running = {row["_id"]: row["number"] for row in by_name if type(row["_id"]) is str}
     return {
         name: QueueStats(
             **{status.value: number for status, number in counts.get(name, {}).items()},
@@ -67,9 +68,14 @@ def _walked(jobs: JobCollection, names: Sequence[str], most_keys: int) -> tuple[
     rows = _rows(jobs, indexes.CLAIM, [*first_of(_AT_REST, most_keys, order), by_both])
     counts: Counts = defaultdict(dict)
     for row in rows:
-        counts[row["_id"]["name"]][JobStatus(row["_id"]["of"])] = row["number"]
+        name, status = row["_id"]["name"], row["_id"]["of"]
+        # To the server, a list of texts is as good as a text. Such documents are not jobs.
+        if type(name) is str and type(status) is str:
+            counts[name][JobStatus(status)] = row["number"]
     if sum(row["number"] for row in rows) < most_keys:
         return counts, {}
+    if not counts:
+        return counts, dict.fromkeys(names, indexes.AT_REST)
     # The walk ended within the last status of the last name that it met, by this order. There may be more of that one.
     last = max(counts)
     reached = max(counts[last])
@@ -82,7 +88,8 @@ def _looked_up(jobs: JobCollection, names: Sequence[str], most_keys: int) -> tup
     lookups = [_lookup(jobs.collection.name, status, most) for status in indexes.AT_REST]
     counts: Counts = {}
     capped: dict[str, Sequence[JobStatus]] = {}
-    for row in _rows(jobs, indexes.CLAIM, [*queries.stages_of_names(indexes.AT_REST), *lookups]):
+    rows = _rows(jobs, indexes.CLAIM, [*queries.stages_of_names(indexes.AT_REST), *lookups])
+    for row in (one for one in rows if type(one["_id"]) is str):
         numbers = {status: row[status][0]["number"] for status in indexes.AT_REST if row[status]}
         counts[row["_id"]] = {status: min(number, most) for status, number in numbers.items()}
         capped[row["_id"]] = [status for status, number in numbers.items() if number > most]
