@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -204,6 +205,7 @@ def test_streams_of_these_jobs_are_counted_and_from_ten_on_the_writes_too(
     jobs = handle(db)
     indexes.ensure(jobs)
     others = db["others"].watch(), db.watch([{"$match": {"operationType": "insert"}}])
+    of_other_jobs = replace(jobs, collection=db["other_jobs"])
     pauses: list[float] = []
 
     def pause(seconds: float) -> None:
@@ -216,6 +218,7 @@ def test_streams_of_these_jobs_are_counted_and_from_ten_on_the_writes_too(
     with ExitStack() as stack:
         for one in others:
             stack.enter_context(one)
+        stack.callback(open_watch(of_other_jobs, "other").close)
         for number in range(9):
             stack.callback(open_watch(jobs, f"instance-{number}").close)
         server = look()

@@ -13,8 +13,12 @@ import pytest
 from tests.support.authorized import AuthorizedServer, authorized_server
 from tests.support.pages import DOCS
 from tests.support.programs import fenced_blocks
+from tests.support.store import handle
 from trio_monque.cli.program import run_program
 from trio_monque.store.driver.types import Database
+from trio_monque.store.job_collection import JobCollection
+from trio_monque.store.jobs.change_stream import open_watch
+from trio_monque.store.reads.diagnosis.streams import open_streams
 
 from . import rights_scenarios as scenarios
 
@@ -132,6 +136,29 @@ def test_worker_that_polls_needs_no_right_to_the_whole_database(
 ) -> None:
     polls = partial(scenarios.runs_jobs, change_stream=False)
     assert refused(of_polling(roles()["shopWorker"]), polls) == []
+
+
+def test_doctor_that_may_not_ask_for_the_cursors_of_others_counts_those_of_its_user(
+    server: AuthorizedServer, refused: Callable[[Role, Scenario], list[str]]
+) -> None:
+    seen: list[int | None] = []
+
+    def count(database: Database, uri: str) -> None:
+        jobs = JobCollection.of(database, "monque_jobs", write_concern="majority", operation_timeout=10.0)
+        watch = open_watch(jobs, "mine")
+        try:
+            seen.append(open_streams(jobs))
+        finally:
+            watch.close()
+
+    watch = open_watch(handle(server.root["shop"]), "of another")
+    try:
+        assert refused(roles()["shopDoctor"], count) == []
+        without_inprog = without(roles()["shopDoctor"], 1, "inprog")
+        assert [one.partition(":")[0] for one in refused({**without_inprog, "role": "less"}, count)] == ["aggregate"]
+    finally:
+        watch.close()
+    assert seen == [2, 1]
 
 
 def test_worker_that_may_not_list_indexes_ends_jobs_that_were_not_started_in_time(

@@ -11,7 +11,7 @@ import trio
 from trio.testing import MockClock
 
 from trio_monque.engine.candidates import Candidates
-from trio_monque.engine.contention import SECONDS_TO_HEAD, Contention
+from trio_monque.engine.contention import LEAST_SHARE, SECONDS_TO_HEAD, Contention
 from trio_monque.engine.demand import Demand, FoundItems, Reading
 from trio_monque.engine.prefetch import KEPT_FOR
 
@@ -277,3 +277,24 @@ async def test_where_there_is_nothing_else_they_come_from_nowhere_else(autojump_
     candidates = Candidates(Queue(group("a", 1)))
     await lose_all(candidates)
     assert not candidates.contention.is_spread
+
+
+async def test_of_few_items_that_others_take_too_little_is_read_ahead(autojump_clock: MockClock) -> None:
+    def knowing_of_others() -> Contention:
+        contention = Contention(lambda below: 0)
+        contention.took(5, 0)
+        contention.passed_over({"a": 5}, trio.current_time())
+        contention.looked(short=["a"])
+        return contention
+
+    async def most_read(contention: Contention) -> int:
+        queue = Queue(group("a", 200))
+        candidates = Candidates(queue)
+        candidates.contention = contention
+        for _ in range(5):
+            with candidates.asking_for(await candidates.choose(demand(5), NOW)) as answer:
+                answer.won = 5
+        return max(wanted["a"] for wanted, _ in queue.looks)
+
+    assert await most_read(knowing_of_others()) == LEAST_SHARE
+    assert await most_read(Contention()) > 4 * LEAST_SHARE

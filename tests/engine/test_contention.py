@@ -132,8 +132,13 @@ def test_of_few_items_a_look_reads_a_part_only_while_others_take_them_too() -> N
     contention.passed_over({"c": 4}, 0.0)
     contention.looked(short=["c"])
     assert contention.reads(ahead) == {"a": max(LEAST_SHARE, place // SHARES), "b": 400, "c": 4}
-    for _ in range(64):  # There are more again.
-        contention.looked(full=["a"])
+    contention.passed_over({"b": 400}, 0.0)
+    for _ in range(40):  # Nothing is left of this one.
+        contention.looked(short=["b"])
+        contention.passed_over({"b": 400}, 0.0)
+    assert contention.reads({"b": 400}) == {"b": LEAST_SHARE}
+    for _ in range(80):  # There are more again.
+        contention.looked(full=["a", "b"])
     assert contention.reads(ahead) == ahead
     for _ in range(QUIET_TO_RETURN):
         contention.took(10, 10)
@@ -156,6 +161,24 @@ def test_group_that_is_too_short_is_looked_at_where_it_still_has_something() -> 
         of_b.append(passed.get("b", 0))
     assert max(of_a) > 2000  # The long group is not held to the depth of the short one.
     assert sum(place + 10 <= holds["b"] for place in of_b[10:]) >= 10
+
+
+def test_few_items_have_places_that_are_near_to_each_other() -> None:
+    chance = random.Random(1)
+    contention = Contention(lambda below: below - 1 if chooses_the_last else chance.randrange(below))
+    chooses_the_last = True
+    reads = {"a": 100}
+    contention.took(100, 0)
+    depth = contention.passed_over(reads, 0.0)["a"]
+    contention.looked(short=["a"])  # It has no more than that.
+    chooses_the_last = False
+    places = set[int]()
+    for _ in range(2000):
+        contention.took(100, 0)
+        places.add(contention.passed_over(reads, 0.0)["a"])
+    assert max(places) < depth
+    assert {later - before for before, later in pairwise(sorted(places))} == {reads["a"]}
+    assert len(places) > depth // reads["a"] // 2
 
 
 def simulated(instances: int, jobs: int, seed: int) -> tuple[list[int], float, float]:
