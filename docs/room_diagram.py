@@ -45,7 +45,8 @@ SHARED = {
         "clock",
         "document_lock",
     ),
-    *("loop_time", "thread_turns", "real_time", "threads", "grace", "loops", "process_signals", "async_with"),
+    *("loop_time", "thread_turns", "real_time", "threads_and_frozen_time"),
+    *("grace", "loops", "process_signals", "async_with"),
 }
 BOXES = (
     Box("cli/, testing/", "the command; tools for tests", {"cli", "testing", "entry_point", "__main__"}, 250, 0, 300),

@@ -25,7 +25,7 @@ from trio_monque.events import JobClaimLost, JobCompleted
 from trio_monque.store.driver import connection
 from trio_monque.store.driver.types import Collection, Database
 from trio_monque.testing import SchedulerOpener, advance, drain
-from trio_monque.threads import FreezingLimiter, clock_freeze
+from trio_monque.threads_and_frozen_time import FreezingLimiter, clock_freeze
 
 
 def right_offset() -> float:

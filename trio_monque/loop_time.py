@@ -7,7 +7,7 @@ and jumps to the next deadline when all tasks wait: a test of a month takes seco
   loops wait for events there. In the engine these are local wakeups: clients and engines of the same trio run announce
   what they change.
 - While a thread asks the database, all tasks wait, and the clock would jump. So a call in flight *freezes* the
-  clock: see `threads`.
+  clock: see `threads_and_frozen_time`.
 - A pause after a fault of the database takes real time, as the database does: see `engine.pauses`.
 """
 

@@ -6,8 +6,9 @@ one of two verbs:
 - `post` has a plain function called there, and does not wait. It does nothing if the loop has ended.
 - `call` waits for what the function returns or raises.
 
-Here are the posts. The calls of a trio run to its threads, and from those back to it, are in `threads.py`. Calls
-between a trio run and an asyncio loop are in `bridge/`; its loops gather many posts for one wake-up.
+Here are the posts. The calls of a trio run to its threads, and from those back to it, are in
+`threads_and_frozen_time.py`. Calls between a trio run and an asyncio loop are in `bridge/`; its loops gather many posts
+for one wake-up.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import Final, Protocol
 
 import trio
 
-from .threads import call_run_sync
+from .threads_and_frozen_time import call_run_sync
 
 
 class Loop(Protocol):

@@ -10,7 +10,7 @@ from functools import partial
 import trio
 
 from .clock import is_run_virtual
-from .threads import clock_freeze
+from .threads_and_frozen_time import clock_freeze
 
 
 @contextmanager

@@ -19,10 +19,10 @@ import trio.testing
 from tests.bridge.support import AppRunner, Engine, open_engine, starting_nothing_more, until
 from tests.support.internals import calls_waiting
 from tests.support.waiting import wait_until
+from trio_monque.bridge.call_into_runtime import RuntimeCall
 from trio_monque.bridge.lifetime import open_in_runtime
 from trio_monque.bridge.mirrored_scope import mirrored_scope
 from trio_monque.bridge.runtime import Runtime
-from trio_monque.bridge.runtime_call import RuntimeCall
 from trio_monque.errors import MonqueError
 
 COLOUR: ContextVar[str] = ContextVar("colour", default="none")

@@ -25,7 +25,7 @@ from trio_monque.errors import (
     TransactionTimeoutError,
 )
 from trio_monque.store.driver.types import ClientSession, Collection, Database
-from trio_monque.threads import call_run
+from trio_monque.threads_and_frozen_time import call_run
 
 
 @pytest.fixture

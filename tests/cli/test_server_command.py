@@ -15,7 +15,7 @@ import pytest
 from pymongo import MongoClient
 
 from trio_monque.cli import main, server_command
-from trio_monque.embedded.launcher import LaunchOptions
+from trio_monque.embedded.server_start import LaunchOptions
 from trio_monque.errors import EmbeddedServerError
 
 from .demo_process import REPOSITORY, environment

@@ -9,7 +9,7 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from trio_monque.client.local_wakeups import announce_ends, noticing_ends
-from trio_monque.threads import call_in_thread
+from trio_monque.threads_and_frozen_time import call_in_thread
 
 
 async def test_only_waits_for_jobs_of_that_collection_are_woken(autojump_clock: MockClock) -> None:

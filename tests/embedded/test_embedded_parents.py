@@ -17,7 +17,7 @@ import pytest
 
 from tests.support.waiting import becomes_readable
 from trio_monque.embedded import embedded_mongod
-from trio_monque.embedded.process import kill_if_serving
+from trio_monque.embedded.supervised_servers import kill_if_serving
 
 _REPOSITORY = Path(__file__).parents[2]
 

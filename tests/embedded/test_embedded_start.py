@@ -16,8 +16,8 @@ import pytest
 import trio
 from packaging.requirements import Requirement
 
-from trio_monque.embedded import EmbeddedServer, binary, data_folder, embedded_mongod, launcher, server_log
-from trio_monque.embedded.launcher import LaunchOptions
+from trio_monque.embedded import EmbeddedServer, binary, data_folder, embedded_mongod, server_log, server_start
+from trio_monque.embedded.server_start import LaunchOptions
 from trio_monque.errors import EmbeddedServerError
 
 
@@ -131,14 +131,14 @@ def test_port_that_is_taken_is_named(temporary_folder: Path) -> None:
 def test_free_port_that_is_lost_to_another_program_is_chosen_again(
     temporary_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    choose = launcher.choose_ports
+    choose = server_start.choose_ports
     chosen: list[list[int]] = []
 
     def choose_taken_first(options: LaunchOptions) -> list[int]:
         chosen.append(choose(options) if chosen else [taken.getsockname()[1]])
         return chosen[-1]
 
-    monkeypatch.setattr(launcher, "choose_ports", choose_taken_first)
+    monkeypatch.setattr(server_start, "choose_ports", choose_taken_first)
     with socket.create_server(("127.0.0.1", 0)) as taken, embedded_mongod() as server:
         assert [member.port for member in server.members] == chosen[1]
         write(server, "works")
@@ -149,14 +149,14 @@ def test_free_port_that_is_lost_to_another_program_is_chosen_again(
 def test_server_that_dies_at_start_leaves_the_tail_of_its_log_and_is_not_started_again(
     tmp_path: Path, temporary_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    choose = launcher.choose_ports
+    choose = server_start.choose_ports
     starts: list[LaunchOptions] = []
 
     def count_and_choose(options: LaunchOptions) -> list[int]:
         starts.append(options)
         return choose(options)
 
-    monkeypatch.setattr(launcher, "choose_ports", count_and_choose)
+    monkeypatch.setattr(server_start, "choose_ports", count_and_choose)
     data = tmp_path / "kept" / "member0"
     data.mkdir(parents=True)
     (data / "storage.bson").write_bytes(b"not what a server writes")

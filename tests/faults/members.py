@@ -23,8 +23,8 @@ from pymongo import MongoClient
 from pymongo.errors import PyMongoError
 
 from tests.support.waiting import wait_until
-from trio_monque.embedded import EmbeddedServer, embedded_mongod, launcher
-from trio_monque.embedded.process import ServerCommand
+from trio_monque.embedded import EmbeddedServer, embedded_mongod, server_start
+from trio_monque.embedded.supervised_servers import ServerCommand
 
 from .processes import frozen, state_of
 
@@ -341,14 +341,14 @@ def _is_alive(pid: int) -> bool:
 
 @contextmanager
 def _three_hasty_members() -> Iterator[EmbeddedServer]:
-    command = launcher.server_command
+    command = server_start.server_command
 
     def hasty(*given: Any) -> ServerCommand:
         made = command(*given)
         return replace(made, command=[*made.command, *_HASTE])
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(launcher, "server_command", hasty)
+        patch.setattr(server_start, "server_command", hasty)
         with embedded_mongod(members=3) as server:
             yield server
 

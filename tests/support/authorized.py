@@ -14,9 +14,9 @@ from typing import Any
 from pymongo import MongoClient
 from pymongo import errors as driver
 
-from trio_monque.embedded import launcher, replica_set
+from trio_monque.embedded import replica_set, server_start
 from trio_monque.embedded.binary import find_binary
-from trio_monque.embedded.process import ServerCommand, SupervisedServers
+from trio_monque.embedded.supervised_servers import ServerCommand, SupervisedServers
 
 SET = "rs0"
 ROOT = "root"
@@ -52,12 +52,12 @@ class AuthorizedServer:
 def authorized_server() -> Iterator[AuthorizedServer]:
     """Start the server; it ends with the block."""
     folder = Path(tempfile.mkdtemp(prefix="trio-monque-authorized-")).resolve()
-    (port,) = launcher.choose_ports(launcher.LaunchOptions(1, None, None))
+    (port,) = server_start.choose_ports(server_start.LaunchOptions(1, None, None))
     data, key = folder / "data", folder / "key"
     data.mkdir()
     key.write_text(secrets.token_hex(32), encoding="ascii")
     key.chmod(0o600)  # Members of a replica set with access control share a key, also if there is one.
-    found = launcher.server_command(find_binary(folder), port, data, SET)
+    found = server_start.server_command(find_binary(folder), port, data, SET)
     command = ServerCommand([*found.command, "--keyFile", str(key)], found.log)
     server = SupervisedServers([command], shutdown_timeout=0.0, remove=folder)
     try:

@@ -10,8 +10,8 @@ from typing import Any, Final
 import pytest
 from pymongo import MongoClient
 
-from trio_monque.embedded import embedded_mongod, launcher
-from trio_monque.embedded.process import ServerCommand
+from trio_monque.embedded import embedded_mongod, server_start
+from trio_monque.embedded.supervised_servers import ServerCommand
 
 from .haste import hasten
 
@@ -47,7 +47,7 @@ class RefusingServer:
 @contextmanager
 def refusing_server() -> Iterator[RefusingServer]:
     """One of its own: an ordinary server has no fail points."""
-    command = launcher.server_command
+    command = server_start.server_command
 
     def with_fail_points(*arguments: Any) -> ServerCommand:
         ordinary = command(*arguments)
@@ -55,7 +55,7 @@ def refusing_server() -> Iterator[RefusingServer]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("MONQUE_MONGODB_URI", raising=False)
-        patch.setattr(launcher, "server_command", with_fail_points)
+        patch.setattr(server_start, "server_command", with_fail_points)
         with embedded_mongod() as server:
             hasten(server)
             yield RefusingServer(server.uri)

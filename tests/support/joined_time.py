@@ -24,7 +24,7 @@ import trio
 import trio.testing
 
 from trio_monque.bridge import runtime
-from trio_monque.threads import calling_back
+from trio_monque.threads_and_frozen_time import calling_back
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")

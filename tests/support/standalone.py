@@ -12,9 +12,9 @@ from typing import Any
 
 from pymongo import MongoClient
 
-from trio_monque.embedded import launcher, replica_set
+from trio_monque.embedded import replica_set, server_start
 from trio_monque.embedded.binary import find_binary
-from trio_monque.embedded.process import ServerCommand, SupervisedServers
+from trio_monque.embedded.supervised_servers import ServerCommand, SupervisedServers
 from trio_monque.errors import MonqueConnectionError
 from trio_monque.store.driver.member_admin import ping
 
@@ -39,10 +39,10 @@ def restricted_server() -> Iterator[str]:
 def standalone_server(*arguments: str) -> Iterator[str]:
     """Its connection string, for as long as the block."""
     folder = Path(tempfile.mkdtemp(prefix="trio-monque-standalone-")).resolve()
-    (port,) = launcher.choose_ports(launcher.LaunchOptions(1, None, None))
+    (port,) = server_start.choose_ports(server_start.LaunchOptions(1, None, None))
     data = folder / "data"
     data.mkdir()
-    as_member = launcher.server_command(find_binary(folder), port, data, replica_set.DEFAULT_NAME)
+    as_member = server_start.server_command(find_binary(folder), port, data, replica_set.DEFAULT_NAME)
     alone = [part for part in as_member.command if part not in ("--replSet", replica_set.DEFAULT_NAME)]
     alone += arguments
     server = SupervisedServers([ServerCommand(alone, as_member.log)], shutdown_timeout=0.0, remove=folder)

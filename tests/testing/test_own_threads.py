@@ -13,7 +13,7 @@ from trio.testing import MockClock
 
 from trio_monque import RunningJob, Workers
 from trio_monque.testing import SchedulerOpener, drain, quiesce
-from trio_monque.threads import clock_freeze
+from trio_monque.threads_and_frozen_time import clock_freeze
 
 
 @pytest.mark.parametrize("limiter", ["the default", "one of its own", "anyio's"])

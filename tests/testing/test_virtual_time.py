@@ -20,7 +20,7 @@ from trio_monque.errors import InvalidOptionError
 from trio_monque.events import HeartbeatFailed, JobStarted, SchedulerErrorOccurred
 from trio_monque.store.driver.types import Collection, Database
 from trio_monque.testing import SchedulerOpener, advance, drain, fail_next, now, quiesce, start_virtual_time
-from trio_monque.threads import clock_freeze
+from trio_monque.threads_and_frozen_time import clock_freeze
 
 START = datetime(2026, 3, 1, 12, tzinfo=UTC)
 

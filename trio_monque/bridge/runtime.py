@@ -3,8 +3,8 @@
     application loop (asyncio)        runtime (trio)                          database threads
 
     lifetime ── starts, cuts ───────► _live: the host and its engine ───────► DatabaseThreads.call
-    runtime_call ◄──── call ────────► a task of `services`                    (claims, renewals,
-    app_call, a task ◄──── call ────► AppLoop.call, in the task of a run       settlements)
+    call_into_runtime ◄─── call ────► a task of `services`                    (claims, renewals,
+    a task ◄── call_into_app_loop ──► AppLoop.call, in the task of a run       settlements)
     mirrored_scope ─── post ────────► a scope of the run
     AppLoop's mailbox ◄─── post ────► the runtime's mailbox
                   ◄─── looks ──────── app_loop_watch
@@ -39,8 +39,8 @@ from ..error_types import MonqueError, ShortageError, is_shortage
 from ..safe_text import text_of
 from .app_loop import AppLoop
 from .app_loop_watch import LOOK_INTERVAL, AppLoopWatch
+from .call_into_runtime import RuntimeCall, wait_although_cancelled
 from .mailbox import Function, Mailbox
-from .runtime_call import RuntimeCall, wait_although_cancelled
 
 T = TypeVar("T")
 ArgsT = TypeVarTuple("ArgsT")

@@ -11,8 +11,8 @@ import anyio
 import trio
 
 from ..async_with import entered_by_async_with
-from ..bridge.application_loop import Opened, opened, run
 from ..bridge.handler_loop import ON_TRIO, HandlerLoop
+from ..bridge.host_for_asyncio import Opened, opened, run
 from ..checks import is_async, problem_of_handler
 from ..client.operation import async_calls
 from ..clock import in_time_of, virtual_time

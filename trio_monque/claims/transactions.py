@@ -19,7 +19,7 @@ from ..store.documents.locked_collection import LockedCollection
 from ..store.documents.settling_statements import DocumentWrite, EncodedUpdate
 from ..store.driver.transaction_terms import CommitFate, FoundCommit
 from ..store.driver.types import ClientSession, Collection
-from ..threads import call_run
+from ..threads_and_frozen_time import call_run
 from .locked_document import HeldDocument
 from .settlement import DocumentSettlement, Finished
 

@@ -11,8 +11,8 @@ from typing import Final
 import click
 
 from ..embedded import EmbeddedMongod
-from ..embedded.launcher import LaunchOptions
 from ..embedded.scope import check_replica_set
+from ..embedded.server_start import LaunchOptions
 from ..error_types import InvalidOptionError
 from .exit_statuses import SUCCEEDED
 

@@ -15,7 +15,7 @@ from ..jobs.job import Job
 from ..jobs.new_job import Draft, NewJob, check_keeps
 from ..store.jobs import inserting
 from ..store.jobs.inserting import Parcel
-from ..threads import starting_thread
+from ..threads_and_frozen_time import starting_thread
 from .client_context import ClientContext
 from .enqueue import draft_of, ensure_indexes_for, insert_parcels, insert_unique, looked_up, notice_unserved
 from .operation import Operation

@@ -20,7 +20,7 @@ from ..events import Event
 from ..grace import Grace
 from ..log import logger_of
 from ..loops import TrioLoop
-from ..threads import FreezingLimiter, call_in_thread, starting_thread
+from ..threads_and_frozen_time import FreezingLimiter, call_in_thread, starting_thread
 from .event_stream import EventStream
 from .subscription import CallListener, Subscription, call_async, call_plain, log_failure
 

@@ -30,7 +30,7 @@ from ..store.driver.types import ObjectId, Timestamp
 from ..store.job_collection import JobCollection
 from ..store.jobs.change_stream import NoStreamError
 from ..store.jobs.ended_jobs import EndedLook, EndStream, gone_among, look_at, open_end_stream
-from ..threads import starting_thread
+from ..threads_and_frozen_time import starting_thread
 from .job_wait import AGAIN_AFTER, JobWait, OnEnd
 
 logger = logger_of()

@@ -22,7 +22,7 @@ from ..events import Event
 from ..grace import Grace, using_grace
 from ..log import exc_info_of, logger_of
 from ..safe_text import shown
-from ..threads import FreezingLimiter, call_in_thread
+from ..threads_and_frozen_time import FreezingLimiter, call_in_thread
 from .event_stream import MOST_WAITING
 
 logger = logger_of("events")

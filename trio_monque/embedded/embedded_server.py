@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from . import replica_set, server_log
-from .process import SupervisedServers
+from .supervised_servers import SupervisedServers
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,8 @@ import anyio.to_thread
 from ..error_types import AsyncWithError, EmbeddedServerError, InvalidOptionError, MonqueConnectionError
 from ..store.driver import member_admin
 from .embedded_server import EmbeddedServer
-from .launcher import Launch, LaunchOptions
 from .replica_set import DEFAULT_NAME
+from .server_start import Launch, LaunchOptions
 
 _URI_VARIABLE = "MONQUE_MONGODB_URI"
 

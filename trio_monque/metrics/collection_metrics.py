@@ -23,9 +23,9 @@ from ..clock import in_time_of, virtual_time
 from ..jobs.job import JobStatus
 from ..jobs.views import QueueDepth
 from ..log import logger_of
-from .by_name import NameLabels
 from .exposition import DEFAULT_REGISTRY, Metrics, Sample
 from .families import JOBS, OLDEST_DUE, SNAPSHOT_AGE, SNAPSHOT_FAILURES, STUCK
+from .histograms_by_name import NameLabels
 
 logger = logger_of("metrics")
 

@@ -13,10 +13,10 @@ from ..checks import check_count, check_number
 from ..events import Event, JobCompleted, JobFailed, JobStarted
 from ..jobs.job import Job
 from ..scheduler.scheduler_client import SchedulerClient
-from .by_name import Durations, NameLabels
 from .collection_metrics import CollectionNumbers
 from .exposition import DEFAULT_REGISTRY, Metrics, Sample
 from .families import OVERDUE_THREADS, RUN_TIME, RUNNING, RUNS, START_LAG, WAIT
+from .histograms_by_name import Durations, NameLabels
 from .instance_samples import info, instance_samples
 
 

@@ -19,7 +19,7 @@ from ..grace import using_grace
 from ..jobs.job import Job, log_extra
 from ..log import logger_of
 from ..store.driver.database_threads import DatabaseThreads
-from ..threads import FreezingLimiter, call_in_thread
+from ..threads_and_frozen_time import FreezingLimiter, call_in_thread
 from ..unfinished_work import unfinished_work
 from .middleware import around_async
 from .running_job import JobSurroundings, Reporting, RunCancelled, RunningJob, loop_of

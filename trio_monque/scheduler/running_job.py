@@ -17,7 +17,7 @@ from ..engine.run_end import CancelReason
 from ..host.transaction_thread import check_limit
 from ..jobs.job import Job, checkpoint_of
 from ..store.driver.types import ClientSession, ObjectId
-from ..threads import call_run
+from ..threads_and_frozen_time import call_run
 from .scheduler_client import SchedulerClient
 
 if TYPE_CHECKING:

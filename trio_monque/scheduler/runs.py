@@ -23,7 +23,7 @@ from ..jobs.stored_value_limits import snapshot
 from ..options_and_defaults import SchedulerConfig
 from ..payloads.problems import ValueProblem
 from ..safe_text import message_of
-from ..threads import FreezingLimiter
+from ..threads_and_frozen_time import FreezingLimiter
 from .context import SchedulerContext
 from .job_run import call_handler
 from .running_job import RunCancelled

@@ -11,8 +11,8 @@ from typing import Any, TypeVar, Unpack, overload
 import trio
 
 from ..async_with import entered_by_async_with
-from ..bridge.application_loop import Opened, opened, run
 from ..bridge.handler_loop import HandlerLoop
+from ..bridge.host_for_asyncio import Opened, opened, run
 from ..client.operation import async_calls
 from ..error_types import AsyncWithError
 from ..options_and_defaults import SchedulerConfig, SchedulerOptions, scheduler_config

@@ -10,8 +10,8 @@ from typing import Unpack
 import anyio
 import trio
 
-from ..bridge.application_loop import Opened, is_on_trio, run
 from ..bridge.handler_loop import ON_TRIO, HandlerLoop
+from ..bridge.host_for_asyncio import Opened, is_on_trio, run
 from ..engine.exceptions import raise_unwrapped
 from ..options_and_defaults import SchedulerOptions, scheduler_config
 from ..process_signals import WithoutRepeats, default_signals_in_children

@@ -9,8 +9,8 @@ from typing import Any, TypeVar, Unpack, cast, overload
 
 import trio
 
-from ..bridge.application_loop import call_on_trio
 from ..bridge.handler_loop import ON_TRIO, HandlerLoop
+from ..bridge.host_for_asyncio import call_on_trio
 from ..checks import LARGEST_NUMBER
 from ..client.client_context import ClientContext
 from ..client.event_delivery import EventDelivery

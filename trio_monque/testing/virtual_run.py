@@ -15,7 +15,7 @@ from trio.testing import MockClock
 
 from ..error_types import MonqueError
 from ..thread_turns import take_turns
-from ..threads import calling_back, clock_freeze
+from ..threads_and_frozen_time import calling_back, clock_freeze
 from .virtual_time import start_virtual_time
 
 FIRST_MOMENT: Final = datetime(2030, 1, 1, tzinfo=UTC)

@@ -16,7 +16,7 @@ from ..clock import begin_virtual_time, skipped_time, virtual_time, wall_clock
 from ..error_types import InvalidOptionError, MonqueError
 from ..scheduler.events_and_report import SchedulerReport
 from ..scheduler.scheduler import Scheduler
-from ..threads import clock_freeze
+from ..threads_and_frozen_time import clock_freeze
 from .stalled_time import raising_on_stall
 
 LONGEST_DRAIN = 86400.0

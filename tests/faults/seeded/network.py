@@ -29,7 +29,7 @@ from trio_monque.engine import pauses
 from trio_monque.loops import post_to_runs
 from trio_monque.store.driver import commands, database_threads
 from trio_monque.store.job_collection import JobCollection
-from trio_monque.threads import FreezingLimiter, Limiter, call_in_thread, clock_freeze
+from trio_monque.threads_and_frozen_time import FreezingLimiter, Limiter, call_in_thread, clock_freeze
 
 from .plan import Outage, Plan
 

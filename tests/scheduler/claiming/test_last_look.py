@@ -15,7 +15,7 @@ from trio_monque.errors import ShortageError
 from trio_monque.events import JobCancelled
 from trio_monque.store.driver.types import Collection
 from trio_monque.testing import SchedulerOpener, drain, now, quiesce
-from trio_monque.threads import call_in_thread
+from trio_monque.threads_and_frozen_time import call_in_thread
 
 
 async def test_job_behind_a_handler_that_blocks_the_loop_does_not_start_after_its_limit(

@@ -16,7 +16,7 @@ from trio_monque.events import JobStarted, ShutdownTimedOut
 from trio_monque.store.driver.types import Collection, Database
 from trio_monque.store.jobs import claiming, leases, settling
 from trio_monque.testing import advance, quiesce
-from trio_monque.threads import clock_freeze
+from trio_monque.threads_and_frozen_time import clock_freeze
 
 CLAIM_FIELDS = ("claimedBy", "lockedAt", "lastHeartbeat", "heartbeatInterval", "claimToken")
 

@@ -14,7 +14,7 @@ from trio_monque import JobStatus, Monque, Retry, RunningJob, Snooze, Workers
 from trio_monque.events import JobClaimLost, JobFailed
 from trio_monque.store.driver.types import Collection
 from trio_monque.testing import SchedulerOpener, advance, assert_enqueued, drain, quiesce
-from trio_monque.threads import FreezingLimiter
+from trio_monque.threads_and_frozen_time import FreezingLimiter
 
 
 async def test_results_that_are_equal_are_stored_as_what_each_is(

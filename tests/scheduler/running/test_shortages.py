@@ -25,7 +25,7 @@ from trio_monque.scheduler.runs import JobRuns
 from trio_monque.scheduler.settling import JobSettling
 from trio_monque.store.driver.types import Collection, Database
 from trio_monque.testing import SchedulerOpener, assert_enqueued, drain
-from trio_monque.threads import call_in_thread, starting_thread, work_unawaited
+from trio_monque.threads_and_frozen_time import call_in_thread, starting_thread, work_unawaited
 
 LOOPS: Final = frozenset({"settler", "heartbeat", "reaper", "presence", "pruner"})
 

@@ -32,7 +32,7 @@ from trio_monque.store.driver.database_threads import Channel, DatabaseThreads
 from trio_monque.store.driver.transaction_attempts import end_on_server
 from trio_monque.store.driver.types import ClientSession, Collection
 from trio_monque.testing import Fault, SchedulerOpener, advance, drain, fail_next
-from trio_monque.threads import call_run
+from trio_monque.threads_and_frozen_time import call_run
 
 NOT_AUTHORIZED = 13
 LONG = 300.0

@@ -19,7 +19,7 @@ from trio_monque import Monque, RunningJob, Workers, open_scheduler
 from trio_monque.errors import MonqueConnectionError, MonqueError, TransactionTimeoutError
 from trio_monque.store.driver.types import ClientSession, Collection, Database
 from trio_monque.testing import SchedulerOpener, advance, drain
-from trio_monque.threads import call_run
+from trio_monque.threads_and_frozen_time import call_run
 
 LONG = 300.0
 """Seconds: longer than a transaction may take, and than three leases."""

@@ -16,7 +16,7 @@ from trio_monque.errors import ClaimLostError, InvalidPayloadError, MonqueError
 from trio_monque.events import JobCompleted, JobFailed
 from trio_monque.store.driver.types import ClientSession, Collection
 from trio_monque.testing import SchedulerOpener, advance, assert_enqueued, drain
-from trio_monque.threads import call_run
+from trio_monque.threads_and_frozen_time import call_run
 
 
 async def test_effects_and_success_are_committed_and_the_handler_goes_on(

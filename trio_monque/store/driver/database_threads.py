@@ -24,7 +24,7 @@ import trio
 
 from ...error_types import MonqueConnectionError
 from ...grace import OWNERS, Grace, GraceOwner, grace_of_task, grace_owner_of_context
-from ...threads import FreezingLimiter, Limiter, call_in_thread, starting_thread, work_unawaited
+from ...threads_and_frozen_time import FreezingLimiter, Limiter, call_in_thread, starting_thread, work_unawaited
 
 T = TypeVar("T")
 

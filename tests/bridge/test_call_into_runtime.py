@@ -15,11 +15,11 @@ import trio
 from tests.bridge.support import AppRunner, Engine, open_engine, starting_nothing_more, until
 from tests.support.internals import calls_waiting, run_has_ended
 from tests.support.waiting import wait_until
-from trio_monque.bridge import runtime_call
+from trio_monque.bridge import call_into_runtime
 from trio_monque.bridge.app_loop import AppLoop
+from trio_monque.bridge.call_into_runtime import RuntimeCall
 from trio_monque.bridge.lifetime import open_in_runtime
 from trio_monque.bridge.runtime import Runtime
-from trio_monque.bridge.runtime_call import RuntimeCall
 from trio_monque.errors import MonqueError
 
 
@@ -339,7 +339,7 @@ def test_cancelled_caller_sleeps_until_the_function_has_ended(app: AppRunner, mo
                     await asyncio.sleep(0)
                 may_end.set()
 
-            monkeypatch.setattr(runtime_call, "asyncio", Counted())
+            monkeypatch.setattr(call_into_runtime, "asyncio", Counted())
             with anyio.CancelScope() as scope:
                 cancelling = asyncio.create_task(cancel())
                 await engine.runtime.call(function)

@@ -16,8 +16,8 @@ from ..error_types import EmbeddedServerError
 from . import data_folder, replica_set, server_log
 from .binary import find_binary
 from .embedded_server import EmbeddedMember, EmbeddedServer
-from .process import ServerCommand, ServerDiedError, SupervisedServers
 from .shared_libraries import loader_advice
+from .supervised_servers import ServerCommand, ServerDiedError, SupervisedServers
 
 _START_SECONDS = 60.0  # for slow machines; a fast one needs a third of a second
 _PORT_ATTEMPTS = 5
