@@ -16,8 +16,8 @@ from tests.support.programs import run_program
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.store.driver.types import Database
 
-FILES = {"enqueue": 14, "blocking enqueue": 13, "run": 39}
-CALLS_ON_TRIO_THREAD = 139
+FILES = {"enqueue": 14, "blocking enqueue": 13, "run": 40}
+CALLS_ON_TRIO_THREAD = 110
 """Python calls for each job of a scheduler that runs a hundred at a time; about fifteen fewer in real time."""
 
 

@@ -263,11 +263,11 @@ class Claimer(Generic[ClaimT, SettlementT]):
 
     def _start(self, granted: Granted[ClaimT], sent: float, running: trio.Nursery) -> Sequence[str]:
         """Starts the runs of these claims; returns the group of each."""
-        groups = []
+        runs, now = [], trio.current_time()
         for claim in granted.claims:
             # Its lease counts from `sent`. If the answer came after the lease deadline, the run is lost already, and
             # its handler is not called.
-            run = self._runner.hold(claim, sent)
+            run = self._runner.hold(claim, sent, now)
             # A cancelled run is given back without its handler. (A drain from here on does not stop it: it counts as
             # running.) `draining`: no work may begin after a drain, and this claim was in flight when it came.
             # `has_another_run`: otherwise two runs of one item would overlap in this process. The claim of the other
@@ -276,9 +276,9 @@ class Claimer(Generic[ClaimT, SettlementT]):
             # (`is_running_here`). For both, SHUTDOWN means: released, and no attempt is counted.
             if self._stop.draining.is_set() or self._runner.has_another_run(run):
                 run.cancel(CancelReason.SHUTDOWN)
-            running.start_soon(self._runner.run_to_end, run, name="run")
-            groups.append(run.group)
-        return groups
+            runs.append(run)
+        self._runner.tasks.start(runs, running)
+        return [run.group for run in runs]
 
     def _is_settler_behind(self) -> bool:
         return is_settler_behind(len(self._runner.held), self._slots.running, self._slots.capacity)

@@ -4,7 +4,7 @@
     watch: watchdog, report of unending runs                until all has ended
     box, shielded: the hard end is its deadline
     └── services: settler, heartbeat, releaser, watcher     until the last run is settled
-        └── running: one task and one cancel scope per run
+        └── running: one cancel scope per run; one task, too, once its handler waits (`shared_tasks`)
             └── intake: claimer, waker, reaper, chores      ends first
 
 Each part outlives the parts that use it, because its nursery is further out. `shutdown` has the timeline: drain, cut,

@@ -139,8 +139,9 @@ class Run(Generic[ClaimT]):
         terms: LeaseTerms,
         sent: float,
         clock: trio.abc.Clock | None = None,
+        now: float | None = None,
     ) -> None:
-        """`sent` is when the claim was asked for, on trio's clock; `clock` is that clock."""
+        """`sent` is when the claim was asked for, on trio's clock; `clock` is that clock, and `now` its moment."""
         self.claim = claim
         self.key = traits.key
         self.group = traits.group
@@ -166,7 +167,7 @@ class Run(Generic[ClaimT]):
         self._awaits_no_thread = False
         # Plain handlers ask for the reason from their threads, where trio.current_time() refuses to answer.
         self._clock = clock = clock or trio.lowlevel.current_clock()
-        self._started = started = clock.current_time()
+        self._started = started = clock.current_time() if now is None else now
         # The limits, and not the moments at which they end: all runs share these two numbers.
         self._time_limit = traits.time_limit
         self._renewal_limit = traits.renewal_limit
@@ -261,9 +262,9 @@ class Run(Generic[ClaimT]):
         self.has_begun = True
         return True
 
-    def is_too_late_at(self, now: float) -> bool:
-        """Whether it has not begun by its start limit, and must not begin any more."""
-        return now >= self._start_limit and not self.has_begun
+    def may_start_at(self, now: float) -> bool:
+        """Whether its handler, which was not called yet, may be called at that moment on trio's clock, which is now."""
+        return now < self._start_limit and self.reason_at(now) is None
 
     def never_began(self) -> None:
         """It was cancelled while its handler waited to be called, on another loop that did not answer.

@@ -27,6 +27,7 @@ from .progress import Spread
 from .run import Run
 from .run_end import CancelReason, NotBegun, RunEnd
 from .settler import SettlementQueue
+from .shared_tasks import RunTasks, SharedTask
 from .slots import Slots
 from .source import RunSource
 from .waker import WakeSignal
@@ -45,6 +46,7 @@ class Runner(Generic[ClaimT, SettlementT]):
     Attributes:
         held: The runs whose claims this instance holds: their handlers run, or their settlements are not written yet.
             The heartbeat renews these claims. At the end of the engine, here are those that were not settled.
+        tasks: Where runs are started.
         start_lags: Seconds from asking for a claim to the start of its handler.
     """
 
@@ -73,6 +75,7 @@ class Runner(Generic[ClaimT, SettlementT]):
         self._going_on: dict[Hashable, Run[ClaimT]] = {}
         # Items that a look saw and passed over for such a run.
         self._withheld: set[Hashable] = set()
+        self.tasks = RunTasks(self.run_to_end)
         self.start_lags = Spread()
         self._changed: trio.Event | None = None  # Made by the task that waits for it: mostly none waits.
         self._wakes_when_settled = False
@@ -101,12 +104,12 @@ class Runner(Generic[ClaimT, SettlementT]):
             self._changed = trio.Event()
         await self._changed.wait()
 
-    def hold(self, claim: ClaimT, sent: float) -> Run[ClaimT]:
+    def hold(self, claim: ClaimT, sent: float, now: float | None = None) -> Run[ClaimT]:
         """Holds a granted claim: from now on it is renewed and has a slot. `sent` is when the claim was asked for.
 
-        The claimer calls `changed` when it holds all claims of an answer.
+        The claimer calls `changed` when it holds all claims of an answer, which came `now`.
         """
-        run = Run(claim, self._source.traits_of(claim), terms=self._terms, sent=sent, clock=self._clock)
+        run = Run(claim, self._source.traits_of(claim), terms=self._terms, sent=sent, clock=self._clock, now=now)
         self.held[run] = None
         other = self._going_on.setdefault(run.key, run)
         if other is not run and not _works_on_its_item(other):
@@ -181,18 +184,24 @@ class Runner(Generic[ClaimT, SettlementT]):
     # Guarded and protected from Ctrl-C here, and not by `guard`: another coroutine around each run would add a tenth to
     # the memory of a running job.
     @trio.lowlevel.enable_ki_protection
-    async def run_to_end(self, run: Run[ClaimT]) -> None:
-        """Calls the handler and concludes the run, in a task of its own. Raises no exception of the handler."""
+    async def run_to_end(self, run: Run[ClaimT], shared: SharedTask[ClaimT] | None = None) -> bool:
+        """Calls the handler and concludes the run. Raises no exception of the handler.
+
+        Returns whether the task can be used for another run: the handler was not called, or it left nothing behind.
+
+        Args:
+            shared: The task is shared with these runs, until one of them waits. None for a task of its own.
+        """
         # Each name and each nested block in this coroutine costs memory for as long as the handler runs. So the rest is
         # in plain functions.
         value: object = None
         unsafe: BaseException | None = None
-        if not self._starts(run, trio.lowlevel.current_task()):
-            return
+        if not self._starts(run, trio.lowlevel.current_task() if shared is None else shared.task):
+            return True
         try:
             with run.scope:
                 try:
-                    value = await self._source.execute(run)
+                    value = await (self._source.execute(run) if shared is None else shared.call(self._source, run))
                 except BaseException as raised:
                     # Before the scope, and all others, look at it: see `foreign_errors`.
                     if (unsafe := safe_error(raised)) is raised:
@@ -201,11 +210,16 @@ class Runner(Generic[ClaimT, SettlementT]):
                     raise unsafe
         except BaseException as raised:
             # Of any kind: without this, one handler's exception would cancel the nursery of all runs.
-            if not self._failed(run, raised):
+            if not (self._failed(run, raised) if shared is None else shared.context.run(self._failed, run, raised)):
                 raise
         else:
             self._over(run)
-            self._conclude(run, run.ended(None, value))
+            if shared is None:
+                self._conclude(run, run.ended(None, value))
+            else:
+                shared.context.run(self._conclude, run, run.ended(None, value))
+            return True
+        return False
 
     def _starts(self, run: Run[ClaimT], task: trio.lowlevel.Task) -> bool:
         """Whether to call its handler in this task. If not, the run is concluded."""
@@ -272,7 +286,7 @@ class Runner(Generic[ClaimT, SettlementT]):
             now = self._clock.current_time()
             if now - run.claimed_at > LATE:
                 run.begin(now)  # The event loop was blocked since the claim. That took none of its time.
-            if run.reason_at(now) is not None or run.is_too_late_at(now):
+            if not run.may_start_at(now):
                 return False
             self.start_lags.add(now - run.claimed_at)
             self._observer.run_started(run.claim)
@@ -282,8 +296,21 @@ class Runner(Generic[ClaimT, SettlementT]):
         return True
 
     def _conclude(self, run: Run[ClaimT], end: RunEnd) -> None:
+        """Hands the end to the settler, unless this instance must not write it."""
         try:
-            self._hand_over(run, end)
+            if run.is_settling_early or run.is_settled_early or run.is_gone or run.has_broken_engine or run.abandoned:
+                self._conclude_unwritten(run, end)
+                return
+            # LOST without `is_gone`: the run missed its lease deadline, and the claim may still be ours. So its end is
+            # written, as what else cancelled it, or as a release. If another instance has taken the item, the condition
+            # of the write (the fence) matches nothing.
+            missed_lease = end.reason is CancelReason.LOST
+            if missed_lease:
+                self._observer.claim_lost(run.claim)
+                end = end._replace(reason=run.reason_except_lost or CancelReason.LOST)
+            settlement = self._source.conclude(run.claim, end)
+            # If the settler has crashed, the claim stays in `held`, and `shutdown.give_back` releases it.
+            self._settler.settle(settlement, partial(self._settled, run, settlement, missed_lease), run)
         except BaseException as bug:  # noqa: BLE001  # A bug of ours, or a value of the handler that misbehaves.
             self._broke(run, "the end of a run could not be concluded", bug)
 
@@ -295,8 +322,7 @@ class Runner(Generic[ClaimT, SettlementT]):
         run.has_broken_engine = True
         end_for_bug(self._stop, what, bug)
 
-    def _hand_over(self, run: Run[ClaimT], end: RunEnd) -> None:
-        """To the settler, unless this instance must not write the end."""
+    def _conclude_unwritten(self, run: Run[ClaimT], end: RunEnd) -> None:
         # The run has settled its own claim early, or is doing so: a second settlement would find the claim gone, and
         # report it as lost.
         if run.is_settling_early:
@@ -307,23 +333,9 @@ class Runner(Generic[ClaimT, SettlementT]):
         elif run.is_gone:
             # Another instance may have the item: its settlement must stand, so nothing is written.
             self._lost(run)
-        elif run.has_broken_engine:
-            return
-        elif run.abandoned:
-            # Its thread goes on. Released now, the item would run elsewhere beside that thread. The engine, and with it
-            # the heartbeat, is about to end: then this claim ends with its lease.
-            return
-        else:
-            # LOST without `is_gone`: the run missed its lease deadline, and the claim may still be ours. So its end is
-            # written, as what else cancelled it, or as a release. If another instance has taken the item, the condition
-            # of the write (the fence) matches nothing.
-            missed_lease = end.reason is CancelReason.LOST
-            if missed_lease:
-                self._observer.claim_lost(run.claim)
-                end = end._replace(reason=run.reason_except_lost or CancelReason.LOST)
-            settlement = self._source.conclude(run.claim, end)
-            # If the settler has crashed, the claim stays in `held`, and `shutdown.give_back` releases it.
-            self._settler.settle(settlement, partial(self._settled, run, settlement, missed_lease), run)
+        # What is left: it has broken the engine, or its thread goes on. Released now, the item would run elsewhere
+        # beside that thread. The engine, and with it the heartbeat, is about to end: then this claim ends with its
+        # lease.
 
     async def settle_early(self, run: Run[ClaimT], settlement: SettlementT) -> bool | None:
         """Settles the claim of a run whose handler goes on; see `EarlySettlements.settle`."""

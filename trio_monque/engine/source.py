@@ -12,9 +12,9 @@ Which calls come when:
 
    - *Claimer* and *waker*: `claim` or `claim_one`, up to two of them at a time; `next_due` after a claim that left
      nothing behind. The demands of two claims in flight share no slot.
-   - *Runner*, for each claim that was granted: `traits_of`, then `execute` in a task of its own, and `conclude` when
-     that has ended. `conclude` is called without `execute` if the run was cancelled before its start. None is called
-     again for the same claim, with one exception below.
+   - *Runner*, for each claim that was granted: `traits_of`, then `execute` in a task (see `shared_tasks`), and
+     `conclude` when that has ended. `conclude` is called without `execute` if the run was cancelled before its start.
+     None is called again for the same claim, with one exception below.
    - *Settler*: `prepare`, and then `settle` with that batch until one call returns; one batch at a time, in the order
      of the conclusions. Meanwhile the heartbeat goes on renewing the claims of that batch.
    - *Heartbeat*: `renew`, once per interval and soon after a failure; also when a hint asks to end runs. Two calls may
