@@ -13,13 +13,13 @@ from tests.support.examined import profiling
 from tests.support.many_jobs import insert_all
 from tests.support.store import handle
 from tests.support.thoroughly import FULL
-from trio_monque.cli.jobs.jobs_show_stats import MOST_AHEAD
+from trio_monque.client.questions import MOST_AHEAD
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.jobs.job import JobStatus
 from trio_monque.store.driver.types import Database
 from trio_monque.store.jobs import indexes
 from trio_monque.store.reads.queries import MOST_EXAMINED
-from trio_monque.store.reads.queue_depths import MOST_COUNTED
+from trio_monque.store.reads.queue_depths import DepthCaps
 
 from .command_support import command_of
 from .doctor_support import enter, now
@@ -28,7 +28,7 @@ NUMBER: Final = 1_000_000 if FULL else 30_000
 """More than a page reads, and than the jobs ahead of one that are counted."""
 
 NAMES: Final = ("mail", "report", "sync")
-MOST_KEYS: Final = len(NAMES) * (sum(MOST_COUNTED.values()) + 10)
+MOST_KEYS: Final = len(NAMES) * (sum(DepthCaps().of().values()) + 10)
 """A server reads more than a million keys in a second."""
 
 STATUSES: Final = (*[str(one) for one in JobStatus if one is not JobStatus.PROCESSING], "pending")

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
 from bson import ObjectId
 
 from tests.support.jobs_in_memory import with_flat
-from trio_monque.cli.jobs.why_not_now import Circumstances, no_instance_runs, why_not_now
+from trio_monque.cli.jobs.why_not_now import sentences_of
 from trio_monque.jobs.fences import ClaimStamp
 from trio_monque.jobs.instance import MOST_NAMES, Instance
 from trio_monque.jobs.job import Job, JobStatus
+from trio_monque.jobs.reasons import Circumstances, no_instance_runs, reasons_of
 
 NOW: Final = datetime(2026, 1, 1, 12, tzinfo=UTC)
 ID: Final = ObjectId("65f1c0ffee0123456789abcd")
@@ -40,8 +42,14 @@ def an_instance(instance_id: str = "w1", *names: str, **fields: Any) -> Instance
     return Instance(**{"id": instance_id, "names": names or ("mail",), "heartbeat_interval": 10.0, **known, **fields})
 
 
+met: Final = set[tuple[str, frozenset[str]]]()
+"""The kinds of reasons that the tests have met, with the names of their values."""
+
+
 def sentences(job: Job, *instances: Instance, **about: Any) -> str:
-    return " ".join(why_not_now(job, Circumstances(now=NOW, instances=instances, most_ahead=100, **about)))
+    reasons = reasons_of(job, Circumstances(now=NOW, instances=instances, most_ahead=100, **about))
+    met.update((one.kind, frozenset(one.values)) for one in reasons)
+    return " ".join(sentences_of(reasons, job))
 
 
 def in_one_line(text: str) -> str:
@@ -216,3 +224,23 @@ def test_ended_job(status: str) -> None:
     said = sentences(a_job(status))
     assert said.startswith(f"It has {status}" if status != "cancelled" else "It was cancelled")
     assert (f"`trio-monque retry {ID}`" in said) == (status != "completed")
+
+
+def test_each_kind_of_reason_is_met_here_and_documented_with_its_values() -> None:
+    for pending in PENDING.values():
+        test_pending_job(pending)
+    for processing in PROCESSING.values():
+        test_processing_job(processing)
+    for status in ("completed", "failed", "cancelled"):
+        sentences(a_job(status))
+    rows = PAGE.read_text(encoding="utf-8").partition("| Kind | Meaning")[2].partition("\n\n")[0].splitlines()[2:]
+    documented = {kind.strip("| `"): meaning for kind, _, meaning in (row.partition("` | ") for row in rows)}
+    assert {kind for kind, _ in met} == set(documented)
+    for kind, values in met:
+        for name in values - COMMON:
+            assert f"`{name}`" in documented[kind], kind
+
+
+PAGE: Final = Path(__file__).parents[2] / "docs/how-to/browse-jobs.md"
+COMMON: Final = frozenset({"by", "holder", "since", "is_ours", "silent"})
+"""Documented once, under `runs`."""

@@ -180,6 +180,7 @@ DEFINITIONS: Sequence[tuple[str, str, dict[str, Any]]] = (
         "again",
         {"partialFilterExpression": {"again": {"$exists": True}, "status": {"$in": ["completed", "failed"]}}},
     ),
+    ("trio_monque_schedules", "nextRunAt _id", {"partialFilterExpression": {"repeatInterval": {"$exists": True}}}),
     ("trio_monque_ended", "status updatedAt _id", {"partialFilterExpression": HAS_ENDED}),
     ("trio_monque_ended_by_name", "status name updatedAt _id", {"partialFilterExpression": HAS_ENDED}),
 )
@@ -192,9 +193,7 @@ def test_changed_definition_has_a_new_name(store: JobCollection, jobs: Collectio
     }
     assert len(definitions) == len(DEFINITIONS)
     indexes.ensure(store, Retention(completed=1))
-    indexes.ensure(
-        store, Retention(completed=1, keep_last=1), also=[indexes.FOLLOW_UPS, indexes.START_BY, indexes.RUN_AGAIN]
-    )
+    indexes.ensure(store, Retention(completed=1, keep_last=1), also=indexes.IF_NEEDED[2:])
     made = {
         name: {option: value for option, value in index.items() if option not in ("v", "ns")}
         for name, index in jobs.index_information().items()

@@ -16,6 +16,7 @@ from trio_monque.store.driver.types import Collection, Database
 from trio_monque.store.job_collection import JobCollection
 from trio_monque.store.jobs import indexes
 from trio_monque.store.reads import queue_depths
+from trio_monque.store.reads.queue_depths import DepthCaps
 
 NOW = PAST + timedelta(hours=1)
 
@@ -41,7 +42,7 @@ def test_each_name_has_its_jobs_by_status_and_the_age_of_the_oldest_due_one(
     insert(store, "runs")
     claim_due(store, {"runs": 1}, stamp(at=NOW), NOW)
     assert queue_depths.queue_depths(store, NOW) == {
-        "mail": QueueDepth(pending=3, completed=2, failed=1, cancelled=1, oldest_due_age=3590.0),
+        "mail": QueueDepth(pending=3, due=2, completed=2, failed=1, cancelled=1, oldest_due_age=3590.0),
         "later": QueueDepth(pending=1),
         "runs": QueueDepth(processing=1),
     }
@@ -64,7 +65,9 @@ def test_counts_are_the_same_without_the_indexes(db: Database, jobs: Collection)
     assert (
         counted["a"]
         == counted["b"]
-        == QueueDepth(pending=3, processing=3, completed=3, failed=3, cancelled=3, oldest_due_age=3600.0, stuck=3)
+        == QueueDepth(
+            pending=3, due=3, processing=3, completed=3, failed=3, cancelled=3, oldest_due_age=3600.0, stuck=3
+        )
     )
 
 
@@ -106,18 +109,16 @@ def test_documents_that_are_no_jobs_are_left_out(store: JobCollection, jobs: Col
             {"status": "pending"},
         ]
     )
-    assert queue_depths.queue_depths(store, NOW) == {"mail": QueueDepth(pending=1, oldest_due_age=3600.0)}
+    assert queue_depths.queue_depths(store, NOW) == {"mail": QueueDepth(pending=1, due=1, oldest_due_age=3600.0)}
 
 
-def test_long_history_costs_as_much_as_a_short_one(
-    db: Database, store: JobCollection, jobs: Collection, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_long_history_costs_as_much_as_a_short_one(db: Database, store: JobCollection, jobs: Collection) -> None:
     jobs.insert_many([document(name, "completed") for name in ("a", "b", "c") for _ in range(300)])
     jobs.insert_many([document("b", "pending") for _ in range(30)])
-    monkeypatch.setattr(queue_depths, "MOST_COUNTED", dict.fromkeys(queue_depths.MOST_COUNTED, 10))
-    found, cost = examined(db, lambda: queue_depths.queue_depths(store, NOW))
+    found, cost = examined(db, lambda: queue_depths.queue_depths(store, NOW, DepthCaps(10, 10, 10)))
     assert found["b"] == QueueDepth(
         pending=10,
+        due=10,
         completed=10,
         oldest_due_age=3600.0,
         capped=frozenset({JobStatus.PENDING, JobStatus.COMPLETED}),
@@ -126,3 +127,18 @@ def test_long_history_costs_as_much_as_a_short_one(
     assert cost.documents == 0
     assert cost.keys < 100
     assert not cost.sorted
+
+
+def test_due_ones_are_counted_up_to_the_cap_of_pending_ones(store: JobCollection) -> None:
+    for minutes in range(-5, 3):
+        insert(store, "mail", run_at=NOW + timedelta(minutes=minutes))
+    assert queue_depths.queue_depths(store, NOW)["mail"].due == 6
+    capped = queue_depths.queue_depths(store, NOW, DepthCaps(pending=4))["mail"]
+    assert (capped.pending, capped.due, capped.capped) == (4, 4, frozenset({JobStatus.PENDING}))
+
+
+def test_statuses_without_a_cap_are_not_read(db: Database, store: JobCollection, jobs: Collection) -> None:
+    jobs.insert_many([document("a", status) for status in ("completed", "failed", "pending") for _ in range(100)])
+    found, cost = examined(db, lambda: queue_depths.queue_depths(store, NOW, DepthCaps(10, 0, 0)))
+    assert found["a"] == QueueDepth(pending=10, due=10, oldest_due_age=3600.0, capped=frozenset({JobStatus.PENDING}))
+    assert cost.keys < 20

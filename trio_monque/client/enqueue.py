@@ -196,6 +196,8 @@ def ensure_indexes_for(context: ClientContext, *new: NewJob | NewSchedule) -> No
                 also.append(indexes.START_BY)
             if one.on_conflict != "keep":
                 also.append(indexes.RUN_AGAIN)
+        else:
+            also.append(indexes.SCHEDULES)
     if also or not context.are_indexes_there:
         context.ensure_indexes(*also)
 

@@ -14,7 +14,7 @@ from ..jobs.views import BrokenDocument, CursorPage, QueueDepth, QueueStats, Que
 from ..store.broken import broken_documents
 from ..store.reads import job_counts, queries
 from ..store.reads.counts_by_name import counts_by_name
-from ..store.reads.queue_depths import queue_depths
+from ..store.reads.queue_depths import DepthCaps, queue_depths
 from .client_context import ClientContext
 from .operation import Known, Operation, Read
 
@@ -115,7 +115,9 @@ def _queue_views(context: ClientContext) -> Sequence[QueueView]:
     )
 
 
-def get_queue_depths(context: ClientContext) -> Operation[Mapping[str, QueueDepth]]:
+def get_queue_depths(
+    context: ClientContext, *, most_pending: int = 100_000, most_failed: int = 10_000, most_ended: int = 1_000
+) -> Operation[Mapping[str, QueueDepth]]:
     """Count the jobs of each name by status, with the oldest that is due and those that are stuck, in one command.
 
     It is meant for a look every few seconds; `trio_monque.metrics` shows Prometheus the answer. Each name costs the
@@ -125,13 +127,23 @@ def get_queue_depths(context: ClientContext) -> Operation[Mapping[str, QueueDept
     An answer is kept for `stats_cache_ttl` seconds, and returned again whatever happens meanwhile. Concurrent callers
     share one query.
 
+    Args:
+        most_pending: Up to which number the pending jobs of each name are counted; 0 to leave them out.
+        most_failed: The same for failed jobs.
+        most_ended: The same for completed jobs, and for cancelled ones.
+
     Raises:
+        InvalidOptionError: A number is negative.
         AggregationTimeoutError: The server needed longer than `operation_timeout`.
         MonqueConnectionError: The database cannot be reached or used.
     """
-    if (known := context.depths.known(None)) is not None:
+    caps = DepthCaps(most_pending, most_failed, most_ended)
+    for option, most in (("most_pending", most_pending), ("most_failed", most_failed), ("most_ended", most_ended)):
+        check_count(option, most, at_least=0)
+    key = str(caps)
+    if (known := context.depths.known(key)) is not None:
         return Known(known)
-    return Read(lambda: context.depths.get(None, lambda: queue_depths(context.jobs, context.now())))
+    return Read(lambda: context.depths.get(key, lambda: queue_depths(context.jobs, context.now(), caps)))
 
 
 def get_broken_documents(context: ClientContext, *, limit: int = 100) -> Operation[Sequence[BrokenDocument]]:

@@ -18,7 +18,18 @@ from ..jobs.new_job import JobOptions
 from ..jobs.stored_value_limits import AsyncWorker, PlainWorker, TypedWorker
 from ..options_and_defaults import ClientOptions, client_config
 from ..store.driver.types import ClientSession, Database, ObjectId
-from . import bulk, enqueue, enqueue_many, fleet, lists_and_counts, one_job, recovery, schedules, selection_counting
+from . import (
+    bulk,
+    enqueue,
+    enqueue_many,
+    fleet,
+    lists_and_counts,
+    one_job,
+    questions,
+    recovery,
+    schedules,
+    selection_counting,
+)
 from .client_context import ClientContext
 from .client_parts import ClientParts
 from .event_delivery import EventT, Listener
@@ -379,6 +390,10 @@ class Monque:
     get_queue_view_summaries = awaited(lists_and_counts.get_queue_view_summaries)
     get_queue_depths = awaited(lists_and_counts.get_queue_depths)
     get_broken_documents = awaited(lists_and_counts.get_broken_documents)
+    get_running = awaited(questions.get_running)
+    get_schedules = awaited(questions.get_schedules)
+    get_error_groups = awaited(questions.get_error_groups)
+    why_not_now = awaited(questions.why_not_now)
 
     instances = awaited(fleet.instances)
     paused = awaited(fleet.paused)

@@ -177,7 +177,7 @@ class _AsyncCall:
     def __get__(self, instance: object, owner: type | None = None) -> Any:
         return self._function if instance is None else MethodType(self, instance)
 
-    def __call__(self, instance: object, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, instance: object, /, *args: Any, **kwargs: Any) -> Any:
         if not is_in_event_loop():
             raise CallContextError(self._problem)
         return self._function(instance, *args, **kwargs)

@@ -14,7 +14,18 @@ from ..jobs.job import Job
 from ..jobs.new_job import JobOptions
 from ..jobs.stored_value_limits import AsyncWorker, PlainWorker, TypedWorker
 from ..store.driver.types import ClientSession, ObjectId
-from . import bulk, enqueue, enqueue_many, fleet, lists_and_counts, one_job, recovery, schedules, selection_counting
+from . import (
+    bulk,
+    enqueue,
+    enqueue_many,
+    fleet,
+    lists_and_counts,
+    one_job,
+    questions,
+    recovery,
+    schedules,
+    selection_counting,
+)
 from .client_context import ClientContext
 from .event_delivery import EventDelivery
 from .job_wait import JobWait, Until, job_wait
@@ -235,6 +246,10 @@ class SyncMonque:
     get_queue_view_summaries = blocking(lists_and_counts.get_queue_view_summaries)
     get_queue_depths = blocking(lists_and_counts.get_queue_depths)
     get_broken_documents = blocking(lists_and_counts.get_broken_documents)
+    get_running = blocking(questions.get_running)
+    get_schedules = blocking(questions.get_schedules)
+    get_error_groups = blocking(questions.get_error_groups)
+    why_not_now = blocking(questions.why_not_now)
 
     instances = blocking(fleet.instances)
     paused = blocking(fleet.paused)

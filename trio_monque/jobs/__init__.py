@@ -3,6 +3,7 @@
 from .bulk_changes import BulkFailure, BulkResult
 from .endings import JobCancelledError, JobDeletedError, JobEndedError, JobFailedError
 from .enqueued import Enqueued
+from .failure_groups import ErrorGroup, ErrorGroups
 from .instance import Instance
 from .job import Job, JobStatus
 from .job_parts import (
@@ -19,8 +20,9 @@ from .job_query import JobFilter, JobSort
 from .job_selector import JobSelector, Selection
 from .new_job import NewJob
 from .outcomes import Discard, Retry, Snooze
+from .reasons import Reason
 from .schedule_preview import SchedulePreview
-from .views import BrokenDocument, CursorPage, QueueDepth, QueueStats, QueueView, WorkerView
+from .views import BrokenDocument, CursorPage, JobList, QueueDepth, QueueStats, QueueView, WorkerView
 
 __all__ = [
     "BrokenDocument",
@@ -29,6 +31,8 @@ __all__ = [
     "CursorPage",
     "Discard",
     "Enqueued",
+    "ErrorGroup",
+    "ErrorGroups",
     "FollowUpChosen",
     "FollowUpOwed",
     "FollowUpParked",
@@ -42,6 +46,7 @@ __all__ = [
     "JobFilter",
     "JobInternals",
     "JobLimits",
+    "JobList",
     "JobSelector",
     "JobSort",
     "JobStatus",
@@ -49,6 +54,7 @@ __all__ = [
     "QueueDepth",
     "QueueStats",
     "QueueView",
+    "Reason",
     "Retry",
     "RunAgain",
     "Schedule",

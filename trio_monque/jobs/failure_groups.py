@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, TypeVar
@@ -15,6 +15,9 @@ T = TypeVar("T")
 
 LONGEST_ERROR: Final = 160
 """Characters of an error that distinguish it from others, and that are shown."""
+
+MINUTES: Final = 60
+"""The minutes for which an error group has a count of its own."""
 
 # Ids, addresses and numbers: what differs between two errors with one cause.
 _VARIABLE: Final = re.compile(r"0x[0-9a-fA-F]+|\b(?=[a-f-]*\d)[0-9a-fA-F]{8}[0-9a-fA-F-]*\b|\d+")
@@ -60,6 +63,81 @@ def error_kind(reason: str | None) -> str:
     """Return what an error has in common with others of the same cause: its first line without numbers and ids."""
     first = (reason or "").strip().partition("\n")[0]
     return one_line(_VARIABLE.sub("…", first)[:LONGEST_ERROR]) or "an unknown error"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ErrorGroup:
+    """Failed jobs with one error, of any names.
+
+    Attributes:
+        error: What their errors have in common: an ellipsis stands for each number and id.
+        prefix: What all their errors begin with: jobs are selected by it as `fail_reason_prefix`. It may select others,
+            whose errors differ behind it.
+        names: How many jobs of each name, the most first.
+        count: How many jobs.
+        example: The id of the job that failed last.
+        first, last: When the first and the last of them failed, UTC.
+        by_minute: How many failed in each of the last sixty minutes, the earliest first.
+    """
+
+    error: str
+    prefix: str
+    names: Mapping[str, int]
+    count: int
+    example: Any
+    first: datetime
+    last: datetime
+    by_minute: Sequence[int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ErrorGroups:
+    """Failed jobs by their errors.
+
+    Attributes:
+        groups: The groups, the largest first.
+        looked_at: How many failed jobs were looked at: the latest ones.
+        is_capped: There are more failed jobs, or more groups.
+    """
+
+    groups: Sequence[ErrorGroup]
+    looked_at: int
+    is_capped: bool = False
+
+
+def error_groups(failures: Sequence[FailedJob], now: datetime, most: int, *, is_capped: bool) -> ErrorGroups:
+    """Return the groups of these failures, `most` at most."""
+    groups = group_by(failures, lambda one: error_kind(one.reason))
+    return ErrorGroups(
+        groups=[_error_group(group, now) for group in groups[:most]],
+        looked_at=len(failures),
+        is_capped=is_capped or len(groups) > most,
+    )
+
+
+def _error_group(group: Sequence[FailedJob], now: datetime) -> ErrorGroup:
+    last = max(group, key=lambda one: one.at)
+    by_minute = [0] * MINUTES
+    for one in group:
+        ago = int((now - one.at).total_seconds() // 60)
+        if ago < MINUTES:
+            by_minute[MINUTES - 1 - max(0, ago)] += 1
+    return ErrorGroup(
+        error=error_kind(last.reason),
+        prefix=_common_prefix([one.reason or "" for one in group]),
+        names=dict(Counter(one.name for one in group).most_common()),
+        count=len(group),
+        example=last.id,
+        first=min(one.at for one in group),
+        last=last.at,
+        by_minute=by_minute,
+    )
+
+
+def _common_prefix(texts: Sequence[str]) -> str:
+    first, last = min(texts), max(texts)
+    shared = next((place for place, (one, other) in enumerate(zip(first, last, strict=False)) if one != other), None)
+    return first if shared is None and len(first) <= len(last) else last[:shared]
 
 
 def group_by(items: Iterable[T], key: Callable[[T], object]) -> Sequence[Sequence[T]]:

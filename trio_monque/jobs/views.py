@@ -32,6 +32,19 @@ class CursorPage:
 
 
 @dataclass(frozen=True, kw_only=True)
+class JobList:
+    """The first jobs of an order.
+
+    Attributes:
+        jobs: The jobs.
+        is_capped: There may be more.
+    """
+
+    jobs: Sequence[Job]
+    is_capped: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
 class Found:
     """The jobs that a query found.
 
@@ -100,8 +113,9 @@ class QueueDepth:
     """The jobs of one name at one moment, as a monitor wants them.
 
     Attributes:
-        pending, processing, completed, failed, cancelled: Numbers of jobs. Up to 100,000 pending ones are counted, up
-            to 10,000 failed ones, and up to 1,000 of the others that have ended.
+        pending, processing, completed, failed, cancelled: Numbers of jobs, each up to its cap: see
+            `get_queue_depths`.
+        due: How many of the pending ones were due by then. Those that are due first are counted first.
         capped: The statuses that have more jobs than were counted.
         oldest_due_age: Seconds for which the oldest due pending job has waited by then; None if none is due.
         stuck: How many of the processing jobs had no heartbeat for three of their heartbeat intervals, by the server's
@@ -113,6 +127,7 @@ class QueueDepth:
     completed: int = 0
     failed: int = 0
     cancelled: int = 0
+    due: int = 0
     capped: frozenset[JobStatus] = field(default_factory=frozenset)
     oldest_due_age: float | None = None
     stuck: int = 0

@@ -10,13 +10,13 @@ import click
 
 from ...error_types import InvalidOptionError, MonqueConnectionError
 from ...jobs.cursors import ORDERS
-from ...jobs.job import Job, JobStatus
+from ...jobs.job import JobStatus
 from ...jobs.job_query import JobFilter
 from ...jobs.views import QueueDepth
 from ...safe_text import one_line
 from ...store.driver.types import ObjectId
 from ...store.jobs.job_json import job_as_json, value_as_json, value_from_json
-from ...store.reads.queries import count_due_before, raw_documents
+from ...store.reads.queries import raw_documents
 from ..exit_statuses import CHECK_FAILED, SUCCEEDED
 from ..output import duration, moment, print_json, print_records, since, warn
 from ..parameters import LENGTH
@@ -24,12 +24,11 @@ from .access import JobsAccess, jobs_options
 from .held import list_held
 from .job_page import print_job
 from .selection import GivenSelection, selection_options
-from .why_not_now import Circumstances, why_not_now
+from .why_not_now import sentences_of
 
 SHORTEST_INTERVAL: Final = 2.0
 """Seconds between two counts: each is an aggregation on the primary."""
 
-MOST_AHEAD: Final = 1_000
 """Up to this number, the jobs that are due before a job are counted."""
 
 _EXAMPLES_OF_JOBS: Final = """\b
@@ -144,7 +143,7 @@ def show(access: JobsAccess, *, job_id: str, raw: bool) -> int:
     if job is None:
         warn(f"no job {one_line(job_id)} in {access.name}")
         return CHECK_FAILED
-    sentences = why_not_now(job, _circumstances(access, job))
+    sentences = sentences_of(access.client.why_not_now(job), job)
     if access.as_json:
         print_json({**job_as_json(job), "why": sentences})
     else:
@@ -164,17 +163,6 @@ def _show_raw(access: JobsAccess, text: str) -> int:
     for document in found:
         print_json(value_as_json(document))
     return SUCCEEDED
-
-
-def _circumstances(access: JobsAccess, job: Job) -> Circumstances:
-    now, is_pending = access.now(), job.status is JobStatus.PENDING
-    return Circumstances(
-        now=now,
-        instances=access.client.instances() if job.status in (JobStatus.PENDING, JobStatus.PROCESSING) else (),
-        paused=frozenset(access.client.paused()) if is_pending else frozenset(),
-        ahead=count_due_before(access.jobs, job, MOST_AHEAD + 1) if is_pending and job.next_run_at <= now else 0,
-        most_ahead=MOST_AHEAD,
-    )
 
 
 @click.command(short_help="Count jobs by name and status.", epilog=_EXAMPLES_OF_STATS)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ...error_types import MonqueError
+from ...jobs.reasons import no_instance_runs
 from ..output import warn
 from .access import JobsAccess
-from .why_not_now import no_instance_runs
+from .why_not_now import sentence_about_name
 
 
 def warn_about(access: JobsAccess, names: Iterable[str], *, pauses: bool) -> None:
@@ -21,6 +22,6 @@ def warn_about(access: JobsAccess, names: Iterable[str], *, pauses: bool) -> Non
         return
     for name in names:
         if (problem := no_instance_runs(name, instances)) is not None:
-            warn(f"warning: {problem}")
+            warn(f"warning: {sentence_about_name(problem)}")
         if name in paused:
             warn(f"warning: {name!r} is paused: `trio-monque resume {name}`")

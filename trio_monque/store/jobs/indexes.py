@@ -131,7 +131,15 @@ RUN_AGAIN: Final = _index(
     },
 )
 
-IF_NEEDED: Final = (ENDED, ENDED_BY_NAME, FOLLOW_UPS, START_BY, RUN_AGAIN)
+# Recurring jobs, by their next run. Created by the first client that declares a schedule: no other job is in it.
+SCHEDULES: Final = _index(
+    "trio_monque_schedules",
+    "next_run_at",
+    "id",
+    partialFilterExpression={FIELD["schedule.cron"]: {"$exists": True}},
+)
+
+IF_NEEDED: Final = (ENDED, ENDED_BY_NAME, FOLLOW_UPS, START_BY, RUN_AGAIN, SCHEDULES)
 
 _BAD_VALUE: Final = 2
 

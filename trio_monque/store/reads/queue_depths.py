@@ -8,6 +8,7 @@ status as it counts. The running jobs are few: `HELD` has them, and the server r
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -24,32 +25,46 @@ from ..job_collection import JobCollection
 from ..jobs import indexes
 from .queries import stages_of_names
 
-MOST_COUNTED: Final = {
-    JobStatus.PENDING: 100_000,
-    JobStatus.FAILED: 10_000,
-    JobStatus.COMPLETED: 1_000,
-    JobStatus.CANCELLED: 1_000,
-}
-"""The number up to which the jobs of one name in a status are counted. A hundred thousand take about 0.2 s.
 
-Completed jobs are mostly kept for a while, under each name: with a hundred names, a higher number would cost seconds.
-"""
+@dataclass(frozen=True, slots=True)
+class DepthCaps:
+    """The numbers up to which the jobs of one name in a status are counted; 0 to leave them out.
+
+    A hundred thousand take about 0.2 s. Completed jobs are mostly kept for a while, under each name: with a hundred
+    names, a higher number would cost seconds.
+    """
+
+    pending: int = 100_000
+    failed: int = 10_000
+    ended: int = 1_000
+
+    def of(self) -> dict[JobStatus, int]:
+        """Return the cap of each status that is counted."""
+        caps = {
+            JobStatus.PENDING: self.pending,
+            JobStatus.FAILED: self.failed,
+            JobStatus.COMPLETED: self.ended,
+            JobStatus.CANCELLED: self.ended,
+        }
+        return {status: most for status, most in caps.items() if most}
+
 
 _STATUS, _NAME, _DUE = FIELD["status"], FIELD["name"], FIELD["next_run_at"]
 _FIRST_DATE: Final = datetime.min.replace(tzinfo=UTC)  # Conditions on dates match dates only: others are not jobs.
 
 
 @command("count the jobs of each name", writes=False, aggregates=True)
-def queue_depths(jobs: JobCollection, now: datetime) -> dict[str, QueueDepth]:
+def queue_depths(jobs: JobCollection, now: datetime, caps: DepthCaps | None = None) -> dict[str, QueueDepth]:
     """Return the depth of every name that has jobs.
 
     Args:
         now: The server's time: later jobs are not due yet, and older heartbeats are over.
+        caps: How far each status is counted.
     """
-    name = jobs.collection.name
+    name, most_counted = jobs.collection.name, (caps or DepthCaps()).of()
     at_rest = [
         *stages_of_names(indexes.AT_REST),
-        *(_lookup(name, status, most) for status, most in MOST_COUNTED.items()),
+        *(_lookup(name, status, most, now) for status, most in most_counted.items()),
     ]
     # A name that is not text must not keep the others from being read.
     collection = jobs.collection.with_options(codec_options=LENIENT.with_options(tz_aware=True, tzinfo=UTC))
@@ -59,11 +74,12 @@ def queue_depths(jobs: JobCollection, now: datetime) -> dict[str, QueueDepth]:
     for row in rows:
         if type(row["_id"]) is str:
             by_name[row.pop("_id")].update(row)
-    return {name: _depth_of(row, now) for name, row in by_name.items()}
+    return {name: _depth_of(row, now, most_counted) for name, row in by_name.items()}
 
 
-def _lookup(collection: str, status: JobStatus, most: int) -> dict[str, Any]:
-    """Return the stage that adds the number of jobs of this status, and the date of the one that is due first."""
+def _lookup(collection: str, status: JobStatus, most: int, now: datetime) -> dict[str, Any]:
+    """Return the stage that adds the number of jobs of this status, how many are due, and when the first one was."""
+    is_due = {"$cond": [{"$lte": [f"${_DUE}", now]}, 1, 0]}
     return {
         "$lookup": {
             "from": collection,
@@ -72,7 +88,7 @@ def _lookup(collection: str, status: JobStatus, most: int) -> dict[str, Any]:
             "as": status.value,
             "pipeline": [
                 *first_of({_STATUS: status.value, _DUE: {"$gte": _FIRST_DATE}}, most + 1, {_DUE: ASCENDING}),
-                number_by(None, first={"$first": f"${_DUE}"}),
+                number_by(None, first={"$first": f"${_DUE}"}, due={"$sum": is_due}),
             ],
         }
     }
@@ -94,14 +110,16 @@ def _running(now: datetime) -> list[dict[str, Any]]:
     ]
 
 
-def _depth_of(row: dict[str, Any], now: datetime) -> QueueDepth:
-    at_rest = {status: row.get(status.value) or [{"number": 0, "first": None}] for status in MOST_COUNTED}
-    numbers = {status: counted[0]["number"] for status, counted in at_rest.items()}
-    first = at_rest[JobStatus.PENDING][0]["first"]
+def _depth_of(row: dict[str, Any], now: datetime, most: dict[JobStatus, int]) -> QueueDepth:
+    nothing = {"number": 0, "first": None, "due": 0}
+    counted = {status: (row.get(status.value) or [nothing])[0] for status in most}
+    pending = counted.get(JobStatus.PENDING, nothing)
+    first = pending["first"]
     return QueueDepth(
-        **{status.value: min(number, MOST_COUNTED[status]) for status, number in numbers.items()},
+        **{status.value: min(found["number"], most[status]) for status, found in counted.items()},
         processing=row.get(JobStatus.PROCESSING.value, 0),
-        capped=frozenset(status for status, number in numbers.items() if number > MOST_COUNTED[status]),
+        due=min(pending["due"], pending["number"], most.get(JobStatus.PENDING, 0)),
+        capped=frozenset(status for status, found in counted.items() if found["number"] > most[status]),
         oldest_due_age=(now - first).total_seconds() if first is not None and first <= now else None,
         stuck=row.get("stuck", 0),
     )

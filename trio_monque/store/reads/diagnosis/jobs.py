@@ -124,13 +124,21 @@ def _count(value: object) -> int:
 
 
 @command("look at the failed jobs", writes=False)
-def failed_jobs(jobs: JobCollection, name: str | None = None) -> tuple[Sequence[FailedJob], bool]:
-    """Return the last MOST_READ jobs that failed for good, of one name or of all, and whether there are more."""
-    found = _latest(jobs, JobStatus.FAILED, name)
+def failed_jobs(
+    jobs: JobCollection, name: str | None = None, since: datetime | None = None
+) -> tuple[Sequence[FailedJob], bool]:
+    """Return the last MOST_READ jobs that failed for good, of one name or of all, and whether there may be more.
+
+    Args:
+        jobs: The jobs collection.
+        name: Of one name, those that were due last are read.
+        since: Only those that failed since then.
+    """
+    found = _latest(jobs, JobStatus.FAILED, name, since)
     failures = [
         FailedJob(id=one["_id"], name=str(one["name"]), reason=one["reason"], at=one["at"])
         for one in found[:MOST_READ]
-        if one["at"] is not None
+        if one["at"] is not None and (since is None or one["at"] >= since)
     ]
     return failures, len(found) > MOST_READ
 

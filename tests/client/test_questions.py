@@ -1,0 +1,182 @@
+"""What an operator asks about the jobs: which run, which recur, and why others have failed."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+import pytest
+
+from tests.support.examined import examined
+from trio_monque import Monque
+from trio_monque.errors import InvalidOptionError
+from trio_monque.store.driver.types import Collection, Database
+
+BEGIN: Final = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def document(number: int, status: str = "pending", **fields: Any) -> dict[str, Any]:
+    at = BEGIN + timedelta(minutes=number)
+    dates = dict.fromkeys(("nextRunAt", "createdAt", "updatedAt"), at)
+    return {"name": "mail", "data": number, "status": status, "failCount": 0, **dates, **fields}
+
+
+def running(number: int, instance: str = "worker-1") -> dict[str, Any]:
+    return document(number, "processing", claimedBy=instance, lockedAt=BEGIN + timedelta(minutes=number))
+
+
+@pytest.fixture
+def monque(db: Database) -> Monque:
+    found = Monque(db)
+    found.sync.schedule("0 0 1 1 *", "yearly", unique_key="yearly")  # So that all indexes are there.
+    found.sync.delete_jobs(everything=True)
+    return found
+
+
+def numbers(found: Any) -> list[Any]:
+    return [job.data for job in found.jobs]
+
+
+# --- Running jobs ---
+
+
+async def test_running_jobs_begin_with_those_that_run_longest(monque: Monque, jobs: Collection) -> None:
+    jobs.insert_many([running(number, f"worker-{number % 2}") for number in (3, 1, 4, 2)])
+    jobs.insert_many([document(9, status) for status in ("pending", "completed", "failed")])
+    everything = await monque.get_running()
+    assert (numbers(everything), everything.is_capped) == ([1, 2, 3, 4], False)
+    first = await monque.get_running(limit=3)
+    assert (numbers(first), first.is_capped) == ([1, 2, 3], True)
+    assert numbers(await monque.get_running(instance="worker-1")) == [1, 3]
+    assert numbers(await monque.get_running(instance="worker-9")) == []
+
+
+async def test_running_jobs_cost_as_much_as_run(db: Database, monque: Monque, jobs: Collection) -> None:
+    jobs.insert_many([document(number, "completed") for number in range(500)])
+    jobs.insert_many([running(number, f"worker-{number % 4}") for number in range(200)])
+    found, cost = examined(db, lambda: monque.sync_in_loop.get_running(limit=10))
+    assert numbers(found) == list(range(10))
+    assert cost.keys <= 201
+    assert cost.documents <= 11  # The keys are sorted, and only the first ones are read.
+    found, cost = examined(db, lambda: monque.sync_in_loop.get_running(instance="worker-1", limit=10))
+    assert numbers(found) == [1 + 4 * number for number in range(10)]
+    assert (cost.keys, cost.documents) <= (12, 11)
+
+
+async def test_running_document_that_is_no_job_is_left_out(monque: Monque, jobs: Collection) -> None:
+    jobs.insert_many([running(1), {**running(2), "failCount": "many"}, {**running(3), "createdAt": 7}])
+    assert numbers(await monque.get_running()) == [1]
+
+
+# --- Schedules ---
+
+
+async def test_schedules_are_in_the_order_of_their_next_runs(monque: Monque, jobs: Collection) -> None:
+    jobs.insert_many([document(number, repeatInterval="0 * * * *") for number in (3, 1, 2)])
+    jobs.insert_many([document(number) for number in range(5)])
+    jobs.insert_one(document(4, "failed", repeatInterval="0 * * * *"))
+    found = await monque.get_schedules()
+    assert (numbers(found), found.is_capped) == ([1, 2, 3, 4], False)
+    first = await monque.get_schedules(limit=2)
+    assert (numbers(first), first.is_capped) == ([1, 2], True)
+
+
+async def test_schedules_cost_nothing_for_other_jobs(db: Database, monque: Monque, jobs: Collection) -> None:
+    jobs.insert_many([document(number) for number in range(500)])
+    jobs.insert_many([document(number, repeatInterval="0 * * * *") for number in range(20)])
+    found, cost = examined(db, lambda: monque.sync_in_loop.get_schedules())
+    assert len(found.jobs) == 20
+    assert (cost.keys, cost.documents) == (20, 20)
+    assert not cost.sorted
+
+
+async def test_index_of_schedules_is_made_with_the_first_one(db: Database, jobs: Collection) -> None:
+    monque = Monque(db)
+    await monque.enqueue("mail")
+    assert "trio_monque_schedules" not in jobs.index_information()
+    await monque.schedule("0 * * * *", "hourly", unique_key="hourly")
+    assert "trio_monque_schedules" in jobs.index_information()
+
+
+async def test_without_their_index_schedules_with_a_key_are_found_and_the_answer_is_capped(
+    db: Database, jobs: Collection
+) -> None:
+    monque = Monque(db)
+    await monque.enqueue("mail")
+    jobs.insert_many([document(number, repeatInterval="0 * * * *", uniqueKey=str(number)) for number in (3, 1, 2)])
+    jobs.insert_many([document(number, uniqueKey=f"other {number}") for number in range(5)])
+    found, cost = examined(db, lambda: monque.sync_in_loop.get_schedules(limit=2))
+    assert (numbers(found), found.is_capped) == ([1, 2], True)
+    assert cost.documents <= 8
+
+
+# --- Errors ---
+
+
+def failed(number: int, reason: str | None, name: str = "mail") -> dict[str, Any]:
+    return document(number, "failed", name=name, **({} if reason is None else {"failReason": reason}))
+
+
+async def test_errors_that_differ_in_numbers_are_one_group_of_any_names(monque: Monque, jobs: Collection) -> None:
+    jobs.insert_many([failed(number, f"SMTP: 550 no mailbox {number}") for number in range(3)])
+    jobs.insert_one(failed(7, "SMTP: 550 no mailbox 7", name="letter"))
+    jobs.insert_one(failed(5, "gone"))
+    jobs.insert_one(failed(6, None))
+    last = jobs.find_one({"name": "letter"}) or {}
+    found = await monque.get_error_groups()
+    assert (found.looked_at, found.is_capped) == (6, False)
+    first, *others = found.groups
+    assert (first.error, first.prefix, first.count) == ("SMTP: … no mailbox …", "SMTP: 550 no mailbox ", 4)
+    assert first.names == {"mail": 3, "letter": 1}
+    assert (first.example, first.first, first.last) == (last["_id"], BEGIN, BEGIN + timedelta(minutes=7))
+    assert {(one.error, one.prefix) for one in others} == {("gone", "gone"), ("an unknown error", "")}
+    assert [one.error for one in (await monque.get_error_groups(limit=1)).groups] == ["SMTP: … no mailbox …"]
+    assert (await monque.get_error_groups(limit=1)).is_capped
+
+
+async def test_errors_of_a_name_and_since_a_moment(db: Database, monque: Monque, jobs: Collection) -> None:
+    jobs.insert_many([failed(number, "gone", name=name) for number in range(300) for name in ("mail", "letter")])
+    since = BEGIN + timedelta(minutes=290)
+    of_all, cost = examined(db, lambda: monque.sync_in_loop.get_error_groups(since=since))
+    assert [(one.count, one.first) for one in of_all.groups] == [(20, since)]
+    assert cost.documents <= 21
+    of_name = await monque.get_error_groups(since=since, name="letter")
+    assert [(one.count, one.names) for one in of_name.groups] == [(10, {"letter": 10})]
+
+
+async def test_errors_of_the_last_hour_are_counted_by_minute(monque: Monque, jobs: Collection) -> None:
+    now = jobs.database.command("hello")["localTime"].replace(tzinfo=UTC)
+    for minutes, count in ((0, 2), (10, 3), (59, 1), (61, 4)):
+        moment = now - timedelta(minutes=minutes, seconds=-1 if minutes else 0)
+        jobs.insert_many([{**failed(0, "gone"), "updatedAt": moment} for _ in range(count)])
+    (found,) = (await monque.get_error_groups()).groups
+    assert found.count == 10
+    assert sum(found.by_minute) == 6
+    assert (found.by_minute[-1], found.by_minute[-10], found.by_minute[1]) == (2, 3, 1)
+
+
+@pytest.mark.parametrize(
+    ("question", "arguments"),
+    [
+        ("get_running", {"limit": 0}),
+        ("get_running", {"limit": 1001}),
+        ("get_running", {"instance": 7}),
+        ("get_schedules", {"limit": True}),
+        ("get_error_groups", {"limit": -1}),
+        ("get_error_groups", {"since": datetime(2026, 1, 1)}),  # noqa: DTZ001
+        ("get_error_groups", {"since": "1h"}),
+        ("get_error_groups", {"name": 7}),
+        ("get_queue_depths", {"most_pending": -1}),
+        ("count_jobs", {"up_to": 0}),
+    ],
+)
+async def test_invalid_arguments_are_named(monque: Monque, question: str, arguments: dict[str, Any]) -> None:
+    with pytest.raises(InvalidOptionError, match=next(iter(arguments))):
+        await getattr(monque, question)(**arguments)
+
+
+async def test_count_stops_where_it_is_asked_to(db: Database, monque: Monque, jobs: Collection) -> None:
+    jobs.insert_many([document(number) for number in range(50)])
+    counted, cost = examined(db, lambda: monque.sync_in_loop.count_jobs(name="mail", up_to=10))
+    assert (counted.number, counted.is_capped) == (10, True)
+    assert cost.keys <= 12

@@ -1,0 +1,116 @@
+"""What an operator asks about the jobs: which run, which recur, why others failed, or do not run. Blocking."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Final
+
+from ..checks import check_count, checked_moment
+from ..error_types import InvalidOptionError
+from ..jobs.failure_groups import ErrorGroups, error_groups
+from ..jobs.job import Job, JobStatus
+from ..jobs.job_selector import checked_name
+from ..jobs.reasons import Circumstances, Reason, reasons_of
+from ..jobs.views import JobList
+from ..store.jobs import instances as stored
+from ..store.reads.diagnosis.jobs import failed_jobs
+from ..store.reads.queries import count_due_before
+from ..store.reads.special_jobs import recurring_jobs, running_jobs
+from .client_context import ClientContext
+from .fleet import read_instances
+from .operation import Operation, Read
+
+MOST_LISTED: Final = 1_000
+"""Jobs of one answer at most."""
+
+MOST_AHEAD: Final = 1_000
+"""Jobs that are due before another one are counted up to this number."""
+
+
+def get_running(context: ClientContext, *, instance: str | None = None, limit: int = 100) -> Operation[JobList]:
+    """Return the running jobs, those that run longest first.
+
+    Args:
+        instance: Only those that this instance holds: the `id` of an Instance, or `claimedBy` of Monque for Node.
+        limit: How many, at most; up to a thousand.
+
+    Raises:
+        InvalidOptionError: An argument is invalid; the message names it.
+        MonqueConnectionError: The database did not answer within `operation_timeout`.
+    """
+    check_count("limit", limit, at_least=1, at_most=MOST_LISTED)
+    if instance is not None and not isinstance(instance, str):
+        raise InvalidOptionError("instance", instance, "must be the id of an instance")
+    return Read(lambda: running_jobs(context.jobs, instance, limit))
+
+
+def get_schedules(context: ClientContext, *, limit: int = 100) -> Operation[JobList]:
+    """Return the recurring jobs, next run first; also those that have ended.
+
+    An index has these jobs alone. It is created with the first schedule that a client of this library declares. Without
+    it, the call looks through 5,000 live jobs with a unique key, and the answer is capped.
+
+    Args:
+        limit: How many, at most; up to a thousand.
+
+    Raises:
+        InvalidOptionError: `limit` is invalid.
+        MonqueConnectionError: The database did not answer within `operation_timeout`.
+    """
+    check_count("limit", limit, at_least=1, at_most=MOST_LISTED)
+    return Read(lambda: recurring_jobs(context.jobs, limit))
+
+
+def get_error_groups(
+    context: ClientContext, *, since: datetime | None = None, name: str | None = None, limit: int = 100
+) -> Operation[ErrorGroups]:
+    """Group the jobs that failed for good by their error, the most frequent first.
+
+    Errors that differ in numbers and ids only are one. The 5,000 jobs that failed last are looked at; of one name,
+    those that were due last.
+
+    Args:
+        since: Only jobs that failed since then; timezone-aware.
+        name: Only jobs of this name.
+        limit: How many groups, at most; up to a thousand.
+
+    Raises:
+        InvalidOptionError: An argument is invalid; the message names it.
+        AggregationTimeoutError: The server needed longer than a second.
+        MonqueConnectionError: The database did not answer.
+    """
+    check_count("limit", limit, at_least=1, at_most=MOST_LISTED)
+    begin = None if since is None else checked_moment("since", since)
+    checked = checked_name(name)
+
+    def read() -> ErrorGroups:
+        failures, is_capped = failed_jobs(context.jobs, checked, begin)
+        return error_groups(failures, context.now(), limit, is_capped=is_capped)
+
+    return Read(read)
+
+
+def why_not_now(context: ClientContext, job: Job) -> Operation[Sequence[Reason]]:
+    """Return why a job does not run now, or how its run is, as facts.
+
+    It is judged as `job` has it: read it again for its newest state.
+
+    Raises:
+        InvalidOptionError: `job` is not a Job.
+        MonqueConnectionError: The database did not answer within `operation_timeout`.
+    """
+    if not isinstance(job, Job):
+        raise InvalidOptionError("job", job, "must be a Job, such as get_job returns")
+    return Read(lambda: reasons_of(job, _circumstances(context, job)))
+
+
+def _circumstances(context: ClientContext, job: Job) -> Circumstances:
+    now, is_pending = context.now(), job.status is JobStatus.PENDING
+    return Circumstances(
+        now=now,
+        instances=read_instances(context) if job.status in (JobStatus.PENDING, JobStatus.PROCESSING) else (),
+        paused=frozenset(stored.paused(context.jobs)) if is_pending else frozenset(),
+        ahead=count_due_before(context.jobs, job, MOST_AHEAD + 1) if is_pending and job.next_run_at <= now else 0,
+        most_ahead=MOST_AHEAD,
+    )

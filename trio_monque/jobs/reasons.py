@@ -1,0 +1,140 @@
+"""Why a job does not run now, or how its run is: facts, without words. The terminal and HTTP have their own. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+from ..options_and_defaults import LEASE_IN_BEATS
+from .fences import is_ours, last_sign_of_life
+from .instance import Instance, clamped, may_run, similar_name
+from .job import Job, JobStatus, deaths_of, is_resumed
+from .job_parts import NO_CLAIM
+from .rescue_policy import SUSPECT_FROM
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """A fact about a job that explains why it does not run now, or how its run is.
+
+    Attributes:
+        kind: Such as "paused"; the page on browsing jobs lists all.
+        values: What the kind names; lengths of time are seconds, moments are in UTC.
+    """
+
+    kind: str
+    values: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Circumstances:
+    """What else decides whether a job runs.
+
+    Attributes:
+        now: The server's time.
+        instances: All that have an entry, dead ones too.
+        paused: The names that are paused.
+        ahead: How many due jobs of its name are due before it, counted up to `most_ahead`.
+        most_ahead: Where the count ended.
+    """
+
+    now: datetime
+    instances: Sequence[Instance] = ()
+    paused: frozenset[str] = frozenset()
+    ahead: int = 0
+    most_ahead: int = 0
+
+
+def reasons_of(job: Job, about: Circumstances) -> Sequence[Reason]:
+    """Return why the job does not run now, or how its run is; never nothing."""
+    match job.status:
+        case JobStatus.PENDING:
+            return [*_why_pending(job, about)]
+        case JobStatus.PROCESSING:
+            return [*_how_it_runs(job, about)]
+        case ended:
+            return [Reason(ended.value)]
+
+
+def _why_pending(job: Job, about: Circumstances) -> Iterator[Reason]:
+    claim = job.claim or NO_CLAIM
+    if claim.by is not None:
+        yield Reason("has_owner", {"by": claim.by})
+        return
+    is_due = job.next_run_at <= about.now
+    if not is_due:
+        seconds = (job.next_run_at - about.now) / timedelta(seconds=1)
+        because = _why_then(job)
+        yield Reason(
+            "not_due", {"at": job.next_run_at, "seconds": seconds, "because": because, "failures": job.fail_count}
+        )
+    if job.name in about.paused:
+        yield Reason("paused", {"name": job.name})
+    missing = no_instance_runs(job.name, about.instances)
+    if missing is not None:
+        yield missing
+    elif is_due and job.name not in about.paused:
+        yield from _why_due(job, about)
+
+
+def _why_then(job: Job) -> str:
+    if job.fail_count:
+        return "retry"
+    if is_resumed(job):
+        return "again"
+    return "next" if job.schedule is not None else "first"
+
+
+def no_instance_runs(name: str, instances: Sequence[Instance]) -> Reason | None:
+    """Return why no live instance runs the name, or None if one does or may do."""
+    live = [one for one in instances if one.is_live]
+    if not live:
+        return Reason("no_instances")
+    runs_it = [one for one in live if name in one.names]
+    if runs_it:
+        return Reason("all_draining") if all(one.draining for one in runs_it) else None
+    if may_run(name, live):
+        return None
+    served = sorted({known for one in live for known in one.names})
+    return Reason("not_served", {"name": name, "similar": similar_name(name, live), "served": served})
+
+
+def _why_due(job: Job, about: Circumstances) -> Iterator[Reason]:
+    late = (about.now - job.next_run_at) / timedelta(seconds=1)
+    runs_it = [one for one in about.instances if one.is_live and job.name in one.names]
+    held = sum(one.held_by_name.get(job.name, 0) for one in runs_it)
+    is_capped = 0 < about.most_ahead < about.ahead
+    ahead = about.most_ahead if is_capped else about.ahead
+    yield Reason("is_due", {"seconds": late, "ahead": ahead, "is_capped": is_capped})
+    if runs_it:
+        yield Reason("is_served", {"instances": len(runs_it), "held": held})
+    deaths = deaths_of(job)
+    if deaths >= SUSPECT_FROM:
+        yield Reason("is_suspect", {"deaths": deaths})
+    if not about.ahead and runs_it and not held and deaths < SUSPECT_FROM:
+        yield Reason("nothing_known")
+
+
+def _how_it_runs(job: Job, about: Circumstances) -> Iterator[Reason]:
+    claim = job.claim or NO_CLAIM
+    holder = next((one for one in about.instances if one.id == claim.by), None)
+    signal = last_sign_of_life(job)
+    silence = None if signal is None else (about.now - signal) / timedelta(seconds=1)
+    lease = LEASE_IN_BEATS * clamped(claim.heartbeat_interval)
+    claimed = {
+        "by": claim.by,
+        "holder": None if holder is None else str(holder),
+        "since": claim.since,
+        "is_ours": is_ours(job),
+    }
+    if silence is not None and silence <= lease:
+        yield Reason("runs", {**claimed, "silent": max(silence, 0.0)})
+    else:
+        # Other libraries have other rules: see `lock_timeout`.
+        yield Reason("is_silent", {**claimed, "silent": silence, "lease": lease})
+        if not any(one.is_live and one.id != claim.by for one in about.instances):
+            yield Reason("no_rescuer")
+    if claim.cancel_requested_at is not None:
+        yield Reason("cancel_requested", {"seconds": (about.now - claim.cancel_requested_at) / timedelta(seconds=1)})

@@ -1,0 +1,74 @@
+"""Jobs that an operator asks for by what they are: those that run, and those that recur. Each read is bounded."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, Final
+
+from pymongo import ASCENDING
+
+from ...jobs.job import JobStatus
+from ...jobs.views import JobList
+from ..driver.bounded_counts import first_of
+from ..driver.commands import command
+from ..driver.types import Collection
+from ..fields import FIELD
+from ..job_collection import JobCollection
+from ..jobs import indexes
+
+MOST_READ: Final = 5_000
+"""Jobs that are read to find those that recur, if the index of schedules is missing."""
+
+_STATUS, _SINCE, _CRON, _DUE = (FIELD[name] for name in ("status", "claim.since", "schedule.cron", "next_run_at"))
+
+
+@command("read the running jobs", writes=False)
+def running_jobs(jobs: JobCollection, instance: str | None, most: int) -> JobList:
+    """Return the jobs that run longest: of one instance, or of all."""
+    condition: dict[str, Any] = {_STATUS: JobStatus.PROCESSING.value}
+    if instance is not None:
+        condition[FIELD["claim.by"]] = instance
+
+    def read(collection: Collection) -> list[Any]:
+        find = partial(collection.find, condition, sort={_SINCE: ASCENDING}, limit=most + 1)
+        # The server sorts the keys, and reads the documents of the first ones only.
+        return indexes.hinted(indexes.HELD, lambda hint: list(find(hint=hint)))
+
+    found = list(jobs.decoded(read))
+    return JobList(jobs=found[:most], is_capped=len(found) > most)
+
+
+@command("read the schedules", writes=False)
+def recurring_jobs(jobs: JobCollection, most: int) -> JobList:
+    """Return the recurring jobs, next run first.
+
+    Without their index, because no client of this library has declared one, it reads MOST_READ live jobs with a unique
+    key, as declared schedules have one.
+    """
+    is_without_index = False
+
+    def read(collection: Collection) -> list[Any]:
+        def by_next_run(hint: str | None) -> list[Any]:
+            nonlocal is_without_index
+            is_without_index = hint is None
+            if hint is None:
+                return _with_unique_key(collection, most)
+            order = {_DUE: ASCENDING, FIELD["id"]: ASCENDING}
+            return list(collection.find({_CRON: {"$exists": True}}, sort=order, limit=most + 1, hint=hint))
+
+        return indexes.hinted(indexes.SCHEDULES, by_next_run)
+
+    found = [job for job in jobs.decoded(read) if job.schedule is not None]
+    return JobList(jobs=found[:most], is_capped=is_without_index or len(found) > most)
+
+
+def _with_unique_key(collection: Collection, most: int) -> list[Any]:
+    live = {
+        FIELD["name"]: {"$gte": ""},
+        FIELD["unique_key"]: {"$exists": True},
+        _STATUS: {"$in": [JobStatus.PENDING.value, JobStatus.PROCESSING.value]},
+    }
+    steps = [*first_of(live, MOST_READ), {"$match": {_CRON: {"$exists": True}}}, {"$sort": {_DUE: ASCENDING}}]
+    steps.append({"$limit": most + 1})
+    find = partial(collection.aggregate, steps)
+    return indexes.hinted(indexes.UNIQUE_KEY, lambda hint: list(find(**indexes.hinting(hint))))
