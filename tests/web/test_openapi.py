@@ -49,6 +49,10 @@ OURS = {
     "resumeName",
     "getPermissions",
     "listInstances",
+    "getInstance",
+    "listErrors",
+    "listSchedules",
+    "getReasons",
 }
 
 

@@ -54,6 +54,23 @@ _MORE_OF_A_JOB: Final[Mapping[str, JsonSchema]] = {
     "leaseUntil": or_null(MOMENT),
 }
 
+_ERROR_GROUP: Final = closed(
+    {
+        "error": or_null(TEXT),
+        "prefix": or_null(TEXT),
+        "names": _NUMBERS,
+        "count": WHOLE,
+        "example": TEXT,
+        "firstAt": MOMENT,
+        "lastAt": MOMENT,
+        "byMinute": list_of(WHOLE, minItems=60, maxItems=60),
+    }
+)
+
+_REASON: Final = closed(
+    {"kind": TEXT, "sentence": TEXT, "values": {"type": "object", "additionalProperties": ANYTHING}}
+)
+
 _INSTANCE: Final = closed(
     {
         "id": TEXT,
@@ -92,9 +109,14 @@ ADDED_SCHEMAS: Final[Mapping[str, JsonSchema]] = {
             "meta": _TEXTS,
         },
     ),
+    "ErrorGroupList": closed({"groups": list_of(_ERROR_GROUP), "lookedAt": WHOLE, "isCapped": FLAG}),
     "InstanceList": closed({"instances": list_of(_INSTANCE)}),
+    "InstanceWithJobs": closed(
+        {"instance": {"anyOf": [_INSTANCE, {"type": "null"}]}, "jobs": list_of(ref("JobFull")), "isCapped": FLAG}
+    ),
     "JobCount": closed({"count": WHOLE, "isCapped": FLAG}),
     "JobFull": _with_more("Job", _MORE_OF_A_JOB),
+    "JobFullList": closed({"jobs": list_of(ref("JobFull")), "isCapped": FLAG}),
     "JobFullPage": _with_more(
         "JobCursorPage", {"jobs": list_of(ref("JobFull")), "previousCursor": or_null(TEXT), "isCapped": FLAG}
     ),
@@ -106,6 +128,7 @@ ADDED_SCHEMAS: Final[Mapping[str, JsonSchema]] = {
     ),
     "NameRequest": closed({"name": TEXT}),
     "NameState": closed({"name": TEXT, "isPaused": FLAG, "hasChanged": FLAG}),
+    "ReasonList": closed({"reasons": list_of(_REASON)}),
     "Permissions": closed({"readOnly": FLAG, "actions": closed(dict.fromkeys(PERMISSIONS, FLAG))}),
 }
 

@@ -8,6 +8,7 @@ from typing import Final
 
 from . import additions
 from .full_query import DIRECTIONS, any_view_in, is_full_in
+from .question_table import QUESTIONS
 from .route import Route, Surface, any_query
 from .schemas import TEXT
 from .selectors import check_selector
@@ -130,5 +131,5 @@ ADDED: Final[Sequence[Route]] = (
     ),
 )
 
-ALL_ROUTES: Final[Sequence[Route]] = (*(_with_full_view(route) for route in ROUTES), *ADDED)
+ALL_ROUTES: Final[Sequence[Route]] = (*(_with_full_view(route) for route in ROUTES), *ADDED, *QUESTIONS)
 """By method and path, each once."""

@@ -8,10 +8,9 @@ from dataclasses import replace
 from typing import Any
 
 from ...error_types import MonqueConnectionError
-from ...jobs.instance import Instance
 from ...jobs.new_job import JobOptions
 from ...jobs.views import CursorPage
-from ...store.jobs.job_json import iso, value_from_json
+from ...store.jobs.job_json import value_from_json
 from ..answers import DENIED, NOT_FOUND, RefusedRequestError, refusal_of
 from ..guard.audit import Audit
 from ..guard.body import NO_BODY
@@ -20,9 +19,10 @@ from .actions import changed_job, delete_one
 from .added_schemas import PERMISSIONS
 from .full_query import FullListing
 from .full_view import full_job_as_json, full_page_as_json
-from .job_shapes import EMPTY_PAGE, job_as_json, plain_number
+from .job_shapes import EMPTY_PAGE, job_as_json
 from .moments import moment_in
 from .query import limit_in
+from .question_answers import instance_as_json
 from .route import Call
 from .selectors import check_error_search, selection_of, selector_in
 
@@ -145,22 +145,4 @@ async def permissions(call: Call) -> dict[str, Any]:
 
 async def instances(call: Call) -> dict[str, Any]:
     """Return the scheduler instances of the fleet."""
-    return {"instances": [_instance_as_json(one) for one in await call.surface.monque.instances()]}
-
-
-def _instance_as_json(one: Instance) -> dict[str, Any]:
-    return {
-        "id": one.id,
-        "host": one.host,
-        "pid": one.pid,
-        "version": one.version,
-        "names": list(one.names),
-        "startedAt": iso(one.started_at),
-        "lastHeartbeat": iso(one.last_heartbeat),
-        "heartbeatInterval": plain_number(one.heartbeat_interval * 1000),
-        "isLive": one.is_live,
-        "isDraining": one.draining,
-        "held": one.held,
-        "heldByName": dict(one.held_by_name),
-        "overdueByName": dict(one.overdue_by_name),
-    }
+    return {"instances": [instance_as_json(one) for one in await call.surface.monque.instances()]}

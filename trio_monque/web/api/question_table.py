@@ -1,0 +1,61 @@
+"""The routes of an operator's questions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from . import question_answers
+from .question_answers import errors_asked, schedules_asked
+from .route import Route
+from .schemas import MOMENT, TEXT
+from .table import parameter
+
+_LIMIT: Final = parameter("limit", TEXT)
+
+QUESTIONS: Final[Sequence[Route]] = (
+    Route(
+        method="GET",
+        path="/errors",
+        operation_id="listErrors",
+        summary="The jobs that failed for good, grouped by their errors",
+        act=question_answers.error_groups,
+        answer="ErrorGroupList",
+        read_query=errors_asked,
+        parameters=[parameter("since", MOMENT), parameter("name", TEXT), _LIMIT],
+        is_ours=True,
+        statuses=(400, 403),
+    ),
+    Route(
+        method="GET",
+        path="/schedules",
+        operation_id="listSchedules",
+        summary="The recurring jobs, next run first",
+        act=question_answers.schedules,
+        answer="JobFullList",
+        read_query=schedules_asked,
+        parameters=[_LIMIT],
+        is_ours=True,
+        statuses=(400, 403),
+    ),
+    Route(
+        method="GET",
+        path="/instances/{id}",
+        operation_id="getInstance",
+        summary="An instance with the jobs that it holds, the longest running first",
+        act=question_answers.instance,
+        answer="InstanceWithJobs",
+        is_ours=True,
+        statuses=(400, 403, 404),
+    ),
+    Route(
+        method="GET",
+        path="/jobs/{id}/reasons",
+        operation_id="getReasons",
+        summary="Why a job does not run now, or how its run is",
+        act=question_answers.reasons,
+        answer="ReasonList",
+        is_ours=True,
+        statuses=(400, 403, 404),
+    ),
+)

@@ -1,0 +1,95 @@
+"""The words of HTTP for why a job does not run now: a sentence for each reason. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from ...jobs.reasons import Reason
+from .lengths import counted, length, moment
+
+Values = Mapping[str, Any]
+
+
+def sentence_of(reason: Reason) -> str:
+    """Return the sentence."""
+    return _SENTENCES[reason.kind](reason.values)
+
+
+_BECAUSE: Final = {
+    "again": "It is due again",
+    "next": "Its next occurrence is due",
+    "first": "It is due",
+}
+
+
+def _not_due(values: Values) -> str:
+    retry = f"{counted(values['failures'], 'attempt')} failed: the next one is due"
+    return f"{_BECAUSE.get(values['because'], retry)} in {length(values['seconds'])}, at {moment(values['at'])}."
+
+
+def _not_served(values: Values) -> str:
+    similar = values["similar"]
+    hint = f" One runs {similar}: is the name misspelt?" if similar else ""
+    return f"No live instance runs the name {values['name']}.{hint}"
+
+
+def _is_due(values: Values) -> str:
+    since, ahead = length(values["seconds"]), values["ahead"]
+    if not ahead:
+        return f"It has been due for {since}, and is the first of its name."
+    more = "more than " if values["is_capped"] else ""
+    are = "is" if ahead == 1 else "are"
+    return f"It has been due for {since}, and {more}{counted(ahead, 'job')} of its name {are} due before it."
+
+
+def _is_served(values: Values) -> str:
+    number = values["instances"]
+    run = "runs" if number == 1 else "run"
+    return f"{counted(number, 'live instance')} {run} its name, with {counted(values['held'], 'job')} of it under way."
+
+
+def _runs(values: Values) -> str:
+    return f"It runs on {_holder(values)}; the last sign of life came {length(values['silent'])} ago."
+
+
+def _is_silent(values: Values) -> str:
+    silent = values["silent"]
+    ago = "has never come" if silent is None else f"came {length(silent)} ago"
+    return (
+        f"It was claimed by {_holder(values)}, and the last sign of life {ago}: that process died, is frozen or is cut "
+        f"off. Other instances rescue the job {length(values['lease'])} after the last sign that they saw."
+    )
+
+
+def _holder(values: Values) -> str:
+    library = "" if values["is_ours"] else ", through another library"
+    since = "" if values["since"] is None else f" since {moment(values['since'])}"
+    return f"{values['holder'] or values['by']}{since}{library}"
+
+
+_SENTENCES: Final[Mapping[str, Callable[[Values], str]]] = {
+    "has_owner": lambda values: (
+        f"It is pending and still has an owner, {values['by']}, so no scheduler claims it: another program wrote that. "
+        "Cancel it and retry it."
+    ),
+    "not_due": _not_due,
+    "paused": lambda values: f"The name {values['name']} is paused.",
+    "no_instances": lambda _: "No live instance has an entry in the database. Monque for Node works without entries.",
+    "all_draining": lambda _: "Each instance that runs its name is shutting down, and claims nothing more.",
+    "not_served": _not_served,
+    "is_due": _is_due,
+    "is_served": _is_served,
+    "is_suspect": lambda values: (
+        f"The last {counted(values['deaths'], 'claim')} on it died, so it may kill its process: an instance runs one "
+        "such job at a time."
+    ),
+    "nothing_known": lambda _: "Nothing seems to keep it: look again in a few seconds.",
+    "runs": _runs,
+    "is_silent": _is_silent,
+    "no_rescuer": lambda _: "No other live instance is there to rescue it.",
+    "cancel_requested": lambda values: f"Its cancellation was requested {length(values['seconds'])} ago.",
+    "completed": lambda _: "It has completed.",
+    "failed": lambda _: "It has failed for good. A retry lets it run again, with all its attempts.",
+    "cancelled": lambda _: "It was cancelled. A retry lets it run again, with all its attempts.",
+}
