@@ -116,6 +116,7 @@ class SchedulerOptions(ClientOptions, total=False):
     max_backoff_delay: float
     retry_jitter: float
     store_tracebacks: bool
+    minutes: bool
     redact_errors: Callable[[str], str] | None
     full_tracebacks: bool
     retention: Retention | None
@@ -220,6 +221,8 @@ class SchedulerConfig(ClientConfig, HostOptions):
         max_backoff_delay: The longest backoff.
         retry_jitter: By which share of itself a backoff is varied, up and down. 0 to 1.
         store_tracebacks: Whether the history of errors in a job (`errors`) has tracebacks.
+        minutes: Whether it stores what it did in each minute, for `get_minutes`: one document a minute with jobs,
+            deleted after 26 hours.
         redact_errors: Called with each text of a handler's error before it is stored or logged: the reason, and the
             traceback if it is stored. What it returns is kept instead.
         full_tracebacks: Tracebacks in logs, events and the history begin at the event loop, not at the handler.
@@ -235,6 +238,7 @@ class SchedulerConfig(ClientConfig, HostOptions):
     max_attempts: int = 10
     max_rescues: int = 3
     store_tracebacks: bool = True
+    minutes: bool = True
     retention: Retention | None = None
 
     def __post_init__(self) -> None:
@@ -249,6 +253,7 @@ class SchedulerConfig(ClientConfig, HostOptions):
         check_count("max_attempts", self.max_attempts, at_least=0)
         check_count("max_rescues", self.max_rescues, at_least=0)
         check_flag("store_tracebacks", self.store_tracebacks)
+        check_flag("minutes", self.minutes)
         if not isinstance(self.retention, Retention | None):
             raise InvalidOptionError(
                 "retention",

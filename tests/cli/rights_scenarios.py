@@ -171,6 +171,11 @@ def observes(database: Database, _uri: str) -> None:
     monque.sync.get_queue_stats()
     monque.sync.get_queue_depths()
     monque.sync.get_broken_documents()
+    monque.sync.get_running()
+    monque.sync.get_schedules()
+    monque.sync.get_error_groups()
+    monque.sync.why_not_now(job)
+    monque.sync.get_minutes()
     monque.sync.instances()
     monque.sync.paused()
 

@@ -101,6 +101,7 @@ GIVEN: dict[str, object] = {
     "max_backoff_delay": 11.5,
     "retry_jitter": 0.125,
     "store_tracebacks": False,
+    "minutes": False,
     "full_tracebacks": True,
     "skip_index_creation": True,
 }

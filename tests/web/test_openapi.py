@@ -53,6 +53,7 @@ OURS = {
     "listErrors",
     "listSchedules",
     "getReasons",
+    "listMinutes",
 }
 
 

@@ -13,7 +13,9 @@ from tests.support.store import claim, handle, insert
 from tests.web.http import LOOPS, Ask, asking
 from trio_monque import Monque
 from trio_monque.jobs import Reason
+from trio_monque.jobs.minutes import DONE, ROW, RUN_BUCKETS, RUN_MS, Part
 from trio_monque.store.driver.types import Collection, Database
+from trio_monque.store.jobs import minutes_written
 from trio_monque.web import create_app
 from trio_monque.web.api.schema_check import is_valid
 from trio_monque.web.api.schemas import ref
@@ -29,6 +31,7 @@ QUESTIONS: Final = {
     "/schedules": "JobFullList",
     "/instances/worker-1": "InstanceWithJobs",
     f"/jobs/{UNKNOWN}/reasons": "ReasonList",
+    "/minutes": "MinuteList",
 }
 
 
@@ -154,6 +157,43 @@ def test_reasons_have_facts_and_a_sentence(db: Database, jobs: Collection, loop:
         assert (await answer(ask, f"/jobs/{broken}/reasons"))[0] != 500
 
     asking(loop, create_app(monque), work)
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_minutes_have_figures_in_all_and_by_name(db: Database, loop: str) -> None:
+    def row(done: int, bucket: int) -> list[int]:
+        numbers = [0] * ROW
+        numbers[DONE], numbers[RUN_MS], numbers[RUN_BUCKETS + bucket] = done, done * 300, done
+        return numbers
+
+    begin = AT.replace(second=0, microsecond=0)
+    parts = [
+        Part(begin, 3, {"mail": row(2, 9), "letter": row(1, 9)}),
+        Part(begin + timedelta(minutes=1), 3, {"mail": row(4, 9)}),
+    ]
+    for instance in ("one", "two"):
+        minutes_written.write(handle(db), instance, "r", parts)
+    begin_at = "from=2030-01-02T03:04:05Z"
+    span = f"/minutes?{begin_at}&to=2030-01-02T04:00:00Z"
+
+    async def work(ask: Ask) -> None:
+        found = await right(ask, span, "MinuteList")
+        assert [(one["at"], one["slots"], one["done"]) for one in found["minutes"]] == [
+            ("2030-01-02T03:04:00.000Z", 6, 6),
+            ("2030-01-02T03:05:00.000Z", 6, 8),
+        ]
+        assert [(one["name"], one["done"]) for one in found["names"]] == [("letter", 2), ("mail", 12)]
+        assert found["names"][0]["run"] == {"mean": 300, "p50": 384, "p95": 499.2, "p99": 509.44}
+        assert found["names"][0]["wait"] == {"mean": None, "p50": None, "p95": None, "p99": None}
+        of_one = await right(ask, span + "&name=letter", "MinuteList")
+        assert [one["done"] for one in of_one["minutes"]] == [2, 0]
+        assert [one["name"] for one in of_one["names"]] == ["letter"]
+        assert await right(ask, "/minutes", "MinuteList") == {"minutes": [], "names": []}
+        spans = (f"{begin_at}&to=2030-01-02T03:04:00Z", f"{begin_at}&to=2031-01-01T00:00:00Z")
+        for query in ("from=1h", "to=", "x=1", *spans):
+            assert await answer(ask, "/minutes?" + query) == INVALID, query
+
+    asking(loop, create_app(Monque(db)), work)
 
 
 SAMPLE: Final = {

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, Self, TypeVar
 
 from ..error_types import MonqueConnectionError
+from ..jobs.minutes import Minute
 from ..jobs.stored_value_limits import WorkerHere
 from ..jobs.views import NO_WORKERS, QueueDepth, QueueStats, WorkerView
 from ..log import logger_of
@@ -37,7 +38,7 @@ class ClientContext(ServerTime):
         jobs: The collection of the jobs.
         config: The client's options.
         stats: Cached counts of one name each; `stats_by_name` has those of all names at once, and `depths` those for
-            monitors.
+            monitors; `minutes` has what was done.
         workers_here: Returns the workers of the scheduler that this client is, by name.
         worker_here: Returns the worker of a name of that scheduler, or None if it has none; None without a scheduler.
         are_indexes_there: No index need be created before the next write, as far as is known.
@@ -57,6 +58,7 @@ class ClientContext(ServerTime):
         self.stats: StatsCache[QueueStats] = StatsCache(config.stats_cache_ttl)
         self.stats_by_name: StatsCache[Mapping[str, QueueStats]] = StatsCache(config.stats_cache_ttl)
         self.depths: StatsCache[Mapping[str, QueueDepth]] = StatsCache(config.stats_cache_ttl)
+        self.minutes: StatsCache[Sequence[Minute]] = StatsCache(config.stats_cache_ttl)
         self.workers_here = workers_here
         self.worker_here = worker_here
         self.unserved = UnservedNames(lambda name: worker_here is not None and worker_here(name) is not None)
@@ -95,6 +97,7 @@ class ClientContext(ServerTime):
         self.stats.clear()
         self.stats_by_name.clear()
         self.depths.clear()
+        self.minutes.clear()
 
     def forget_indexes(self) -> None:
         """Create the indexes again before the next write: they may have been dropped."""

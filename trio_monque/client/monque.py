@@ -393,6 +393,7 @@ class Monque:
     get_running = awaited(questions.get_running)
     get_schedules = awaited(questions.get_schedules)
     get_error_groups = awaited(questions.get_error_groups)
+    get_minutes = awaited(questions.get_minutes)
     why_not_now = awaited(questions.why_not_now)
 
     instances = awaited(fleet.instances)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Final
 
 from ..checks import check_count, checked_moment
@@ -11,15 +11,17 @@ from ..error_types import InvalidOptionError
 from ..jobs.failure_groups import ErrorGroups, error_groups
 from ..jobs.job import Job, JobStatus
 from ..jobs.job_selector import checked_name
+from ..jobs.minutes import KEPT_FOR, Minute, merged, minute_of
 from ..jobs.reasons import Circumstances, Reason, reasons_of
 from ..jobs.views import JobList
 from ..store.jobs import instances as stored
+from ..store.jobs.minutes_written import read_parts
 from ..store.reads.diagnosis.jobs import failed_jobs
 from ..store.reads.queries import count_due_before
 from ..store.reads.special_jobs import recurring_jobs, running_jobs
 from .client_context import ClientContext
 from .fleet import read_instances
-from .operation import Operation, Read
+from .operation import Known, Operation, Read
 
 MOST_LISTED: Final = 1_000
 """Jobs of one answer at most."""
@@ -114,3 +116,38 @@ def _circumstances(context: ClientContext, job: Job) -> Circumstances:
         ahead=count_due_before(context.jobs, job, MOST_AHEAD + 1) if is_pending and job.next_run_at <= now else 0,
         most_ahead=MOST_AHEAD,
     )
+
+
+def get_minutes(
+    context: ClientContext, *, since: datetime | None = None, until: datetime | None = None
+) -> Operation[Sequence[Minute]]:
+    """Return what all schedulers did in each minute of the last hour, or of another span; the earliest first.
+
+    A minute is there about half a minute after its end, when the schedulers have sent their heartbeats; without any job
+    that ended it is left out. Minutes are kept for 26 hours. Jobs that Monque for Node has ended are not counted, nor
+    are those of schedulers with `minutes=False`, or in virtual time.
+
+    An answer is kept for `stats_cache_ttl` seconds, and concurrent callers share one query.
+
+    Args:
+        since: The first minute is the one that this moment is in; timezone-aware; None for an hour ago.
+        until: Minutes that began before this moment; None for now.
+
+    Raises:
+        InvalidOptionError: The span is invalid, or longer than 26 hours.
+        MonqueConnectionError: The database did not answer within `operation_timeout`.
+    """
+    begin = None if since is None else minute_of(checked_moment("since", since))
+    end = None if until is None else checked_moment("until", until)
+    if begin is not None and end is not None and not begin < end <= begin + KEPT_FOR:
+        raise InvalidOptionError("until", until, "must be later than `since`, by at most 26 hours")
+    key = f"{begin} {end}"
+    if (known := context.minutes.known(key)) is not None:
+        return Known(known)
+    return Read(lambda: context.minutes.get(key, lambda: _minutes(context, begin, end)))
+
+
+def _minutes(context: ClientContext, begin: datetime | None, end: datetime | None) -> Sequence[Minute]:
+    last = context.now() if end is None else end
+    first = minute_of(last - timedelta(hours=1)) if begin is None else begin
+    return merged(read_parts(context.jobs, max(first, last - KEPT_FOR), last))

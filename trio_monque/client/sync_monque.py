@@ -249,6 +249,7 @@ class SyncMonque:
     get_running = blocking(questions.get_running)
     get_schedules = blocking(questions.get_schedules)
     get_error_groups = blocking(questions.get_error_groups)
+    get_minutes = blocking(questions.get_minutes)
     why_not_now = blocking(questions.why_not_now)
 
     instances = blocking(fleet.instances)

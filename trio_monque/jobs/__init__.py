@@ -18,6 +18,7 @@ from .job_parts import (
 )
 from .job_query import JobFilter, JobSort
 from .job_selector import JobSelector, Selection
+from .minutes import Figures, Histogram, Minute
 from .new_job import NewJob
 from .outcomes import Discard, Retry, Snooze
 from .reasons import Reason
@@ -33,9 +34,11 @@ __all__ = [
     "Enqueued",
     "ErrorGroup",
     "ErrorGroups",
+    "Figures",
     "FollowUpChosen",
     "FollowUpOwed",
     "FollowUpParked",
+    "Histogram",
     "Instance",
     "Job",
     "JobCancelledError",
@@ -50,6 +53,7 @@ __all__ = [
     "JobSelector",
     "JobSort",
     "JobStatus",
+    "Minute",
     "NewJob",
     "QueueDepth",
     "QueueStats",

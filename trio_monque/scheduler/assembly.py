@@ -29,6 +29,8 @@ from .engine_wakeups import EngineWakeups
 from .events_and_report import JobReporter
 from .job_run import RunningJobs
 from .job_stream import JobStream, RecentIds
+from .minute_counts import MinuteCounts
+from .minute_writer import MinuteWriter
 from .paused_names import PausedNames
 from .presence import Presence
 from .pruner import Pruner
@@ -100,19 +102,23 @@ def assembled(
         loop.call_listener,
     )
     client.event_delivery.add_all({} if listeners is None else listeners)
+    # In virtual time there are no heartbeats to write them beside, and hours pass in a moment.
+    is_counted = config.minutes and not loop_time().is_event_driven
+    minutes = MinuteCounts(lambda: engine.slots.capacity) if is_counted else None
     reporter = JobReporter(
         client.event_delivery,
         config.instance_id,
         client.context.jobs.collection.full_name,
         shows_errors=config.redact_errors is None,
         full_tracebacks=config.full_tracebacks,
+        minutes=minutes,
     )
     shared = SchedulerContext(client.context, client.db_threads, own, config, PausedNames(client.db_threads), reporter)
     running_jobs, recent_ids = RunningJobs(own, resources, loop), RecentIds()
     engine = _engine(shared, recent_ids, running_jobs, loop, changes)
     sources = engine.sources
     assert isinstance(sources, JobSources), "`job_sources` has made them"
-    presence = _presence(shared, engine)
+    presence = _presence(shared, engine, minutes)
     _add_services(shared, engine, sources, presence)
     start = SchedulerStart(client.context, client.db_threads, own, presence, client.sync, config.instance_id)
     wakeups = EngineWakeups(engine, client.context, shared.paused, recent_ids, sources.unstarted, config.instance_id)
@@ -159,7 +165,8 @@ def _engine(
     return Engine(partial(job_sources, shared, running_jobs.of), shared.reporter, _limits(config), stream, loop)
 
 
-def _presence(shared: SchedulerContext, engine: JobEngine) -> Presence:
+def _presence(shared: SchedulerContext, engine: JobEngine, minutes: MinuteCounts | None) -> Presence:
+    instance_id = shared.config.instance_id
     return Presence(
         shared.client,
         shared.db_threads,
@@ -168,6 +175,7 @@ def _presence(shared: SchedulerContext, engine: JobEngine) -> Presence:
         names=lambda: shared.workers.names,
         held=lambda: engine.unfinished,
         overdue=lambda: engine.overdue,
+        minutes=None if minutes is None else MinuteWriter(shared.client, shared.db_threads, minutes, instance_id),
     )
 
 

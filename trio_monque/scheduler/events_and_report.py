@@ -23,12 +23,14 @@ from ..error_types import DocumentRefusedError, InstanceCollisionError, Schedule
 from ..host.log_lines import MOST_NAMED, HostEnd, Reporter, named
 from ..jobs.error_history import kept_reason
 from ..jobs.job import Job, JobStatus, log_extra
+from ..jobs.minutes import DONE, FAILED_ATTEMPTS
 from ..jobs.outcomes import CutShort, Discarded, Failed, Snoozed, Succeeded
 from ..jobs.retry_policy import RetryPolicy, will_retry
 from ..log import ExcInfo, exc_info_of, logger_of
 from ..safe_text import name_of
 from ..store.jobs.refused_claims import SetAside
 from ..store.jobs.settling import Fate
+from .minute_counts import MinuteCounts
 from .settlement import JobSettlement, settled
 from .statistics import SchedulerTally
 
@@ -74,10 +76,13 @@ class JobReporter(Reporter[Job, JobSettlement, Rescued, SchedulerReport]):
         *,
         shows_errors: bool = True,
         full_tracebacks: bool = False,
+        minutes: MinuteCounts | None = None,
     ) -> None:
         self._namespace = namespace
         self._shows_errors = shows_errors
         self._full_tracebacks = full_tracebacks
+        self._minutes = minutes
+        self._count = _not_counted if minutes is None else minutes.count
         super().__init__(event_delivery, logger, "scheduler", "job", instance)
         self.tally = SchedulerTally()
         # One sentence for each of the last schedules that ended: the warnings of `health()`.
@@ -195,6 +200,9 @@ class JobReporter(Reporter[Job, JobSettlement, Rescued, SchedulerReport]):
 
     def claims_rescued(self, rescued: Sequence[Rescued]) -> None:
         announce_ends(self._namespace)
+        if self._minutes is not None:
+            for one in rescued:
+                self._minutes.rescued(one.before.name, one.after.updated_at)
         for event in log_and_events_of(rescued):
             self.event_delivery.emit(event)
             if isinstance(event, events.JobFailed) and isinstance(event.error, ScheduleEndedError):
@@ -230,6 +238,7 @@ class JobReporter(Reporter[Job, JobSettlement, Rescued, SchedulerReport]):
             case Succeeded():
                 self.tally.completed += 1
                 self.tally.ends[settlement.job.name, "completed"] += 1
+                self._count(settlement, DONE)
                 if self.event_delivery.is_heard and self.event_delivery.has_listener(events.JobCompleted):
                     self.event_delivery.emit(events.JobCompleted(settled(settlement), settlement.duration))
             case Failed(error) | Discarded(error):
@@ -240,6 +249,7 @@ class JobReporter(Reporter[Job, JobSettlement, Rescued, SchedulerReport]):
                 self.tally.discarded += is_discarded
                 how = "discarded" if is_discarded else "retried" if will_retry(job) else "failed"
                 self.tally.ends[job.name, how] += 1
+                self._count(settlement, FAILED_ATTEMPTS)
                 self._report_failed(job, error, settlement)
             case Snoozed(snooze):
                 self.tally.snoozed += 1
@@ -255,6 +265,7 @@ class JobReporter(Reporter[Job, JobSettlement, Rescued, SchedulerReport]):
         job = settled(settlement)
         self.tally.failed += 1
         self.tally.ends[job.name, "failed"] += 1
+        self._count(settlement, FAILED_ATTEMPTS)
         self._count_ended_schedule(job)
         cause = _shown_cause(error, settlement.policy) if isinstance(settlement.outcome, Failed | Discarded) else None
         logger.error("job %s failed for good: %s", job, error, extra=log_extra(job), exc_info=cause)
@@ -303,6 +314,10 @@ class JobReporter(Reporter[Job, JobSettlement, Rescued, SchedulerReport]):
         else:
             logger.error("job %s failed for good: %s", job, reason, extra=log_extra(job), exc_info=cause)
         self.event_delivery.emit(events.JobFailed(job, error, will_retry(job), settlement.duration))
+
+
+def _not_counted(settlement: JobSettlement, what: int) -> None:
+    pass
 
 
 def _shown_cause(error: BaseException, policy: RetryPolicy) -> ExcInfo | None:

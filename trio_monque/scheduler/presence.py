@@ -27,6 +27,7 @@ from ..options_and_defaults import SchedulerConfig
 from ..store.driver.database_threads import Channel, DatabaseThreads
 from ..store.jobs import instances
 from .instance_entry import InstanceEntry
+from .minute_writer import MinuteWriter
 
 logger = logger_of("scheduler")
 
@@ -49,6 +50,7 @@ class Presence:
         names: The names that the scheduler runs now.
         held: The jobs that it holds now.
         overdue: The jobs whose plain handlers go on although their runs were cancelled.
+        minutes: Writes what was done in each minute; None if that is turned off.
     """
 
     def __init__(
@@ -61,6 +63,7 @@ class Presence:
         names: Callable[[], Sequence[str]],
         held: Callable[[], Sequence[Job]],
         overdue: Callable[[], Sequence[Job]],
+        minutes: MinuteWriter | None = None,
     ) -> None:
         self.progress = Progress("presence")
         self._context = context
@@ -71,6 +74,7 @@ class Presence:
         self._names = names
         self._held = held
         self._overdue = overdue
+        self._minutes = minutes
         # In virtual time no heartbeats are sent, because every instance of this process is alive there.
         self._time = loop_time()
         self._entry = InstanceEntry(context, config)
@@ -109,6 +113,8 @@ class Presence:
                 self._ending.cancel(reason="the instance leaves")
             await self._ended.wait()
             await self._db_threads.call(self.leave, channel=Channel.RENEWALS, abandon_on_cancel=True)
+            if self._minutes is not None:
+                await self._minutes.write_all()
 
     @property
     def _leave_timeout(self) -> float:
@@ -166,7 +172,10 @@ class Presence:
         if other is not None:
             # This instance was silent for too long. Claims and log lines name an instance by its id, so it drains.
             self._lost(other)
-        elif not self._time.is_event_driven:
+            return
+        if self._minutes is not None:
+            await self._minutes.write_what_is_over(now)
+        if not self._time.is_event_driven:
             await self._remove_the_dead()
 
     def _lost(self, other: Instance) -> None:

@@ -43,6 +43,7 @@ OFFERED: Final = (
     "max_backoff_delay",
     "retry_jitter",
     "store_tracebacks",
+    "minutes",
     "full_tracebacks",
     "skip_index_creation",
 )

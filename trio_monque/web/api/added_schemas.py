@@ -67,6 +67,16 @@ _ERROR_GROUP: Final = closed(
     }
 )
 
+_TIMES: Final = closed(dict.fromkeys(("mean", "p50", "p95", "p99"), or_null(_NUMBER)))
+_FIGURES: Final[Mapping[str, JsonSchema]] = {
+    "done": WHOLE,
+    "failedAttempts": WHOLE,
+    "failedForGood": WHOLE,
+    "rescued": WHOLE,
+    "run": _TIMES,
+    "wait": _TIMES,
+}
+
 _REASON: Final = closed(
     {"kind": TEXT, "sentence": TEXT, "values": {"type": "object", "additionalProperties": ANYTHING}}
 )
@@ -124,6 +134,12 @@ ADDED_SCHEMAS: Final[Mapping[str, JsonSchema]] = {
         {
             "action": {"type": "string", "enum": list(ACTIONS_BY_ID)},
             "ids": list_of(TEXT, minItems=1, maxItems=MOST_IDS),
+        }
+    ),
+    "MinuteList": closed(
+        {
+            "minutes": list_of(closed({"at": MOMENT, "slots": WHOLE, **_FIGURES})),
+            "names": list_of(closed({"name": TEXT, **_FIGURES})),
         }
     ),
     "NameRequest": closed({"name": TEXT}),

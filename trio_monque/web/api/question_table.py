@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from . import question_answers
+from . import minute_answers, question_answers
+from .minute_answers import minutes_asked
 from .question_answers import errors_asked, schedules_asked
 from .route import Route
 from .schemas import MOMENT, TEXT
@@ -23,6 +24,18 @@ QUESTIONS: Final[Sequence[Route]] = (
         answer="ErrorGroupList",
         read_query=errors_asked,
         parameters=[parameter("since", MOMENT), parameter("name", TEXT), _LIMIT],
+        is_ours=True,
+        statuses=(400, 403),
+    ),
+    Route(
+        method="GET",
+        path="/minutes",
+        operation_id="listMinutes",
+        summary="What all schedulers did in each minute of the last hour, or of another span",
+        act=minute_answers.minutes,
+        answer="MinuteList",
+        read_query=minutes_asked,
+        parameters=[parameter("from", MOMENT), parameter("to", MOMENT), parameter("name", TEXT)],
         is_ours=True,
         statuses=(400, 403),
     ),
