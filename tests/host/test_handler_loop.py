@@ -45,7 +45,7 @@ async def test_the_work_on_a_claim_on_trio_waits_in_its_own_coroutines_alone(db:
         task = trio.lowlevel.current_task()
 
         async def look() -> None:
-            waits_in["handler"] = coroutines_of(task)
+            waits_in.setdefault("handler", coroutines_of(task))  # It is released, and claimed again.
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(look)

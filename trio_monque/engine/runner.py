@@ -75,7 +75,7 @@ class Runner(Generic[ClaimT, SettlementT]):
         self._going_on: dict[Hashable, Run[ClaimT]] = {}
         # Items that a look saw and passed over for such a run.
         self._withheld: set[Hashable] = set()
-        self.tasks = RunTasks(self.run_to_end)
+        self.tasks = RunTasks(self.run_to_end, self.run_in_turn)
         self.start_lags = Spread()
         self._changed: trio.Event | None = None  # Made by the task that waits for it: mostly none waits.
         self._wakes_when_settled = False
@@ -184,24 +184,18 @@ class Runner(Generic[ClaimT, SettlementT]):
     # Guarded and protected from Ctrl-C here, and not by `guard`: another coroutine around each run would add a tenth to
     # the memory of a running job.
     @trio.lowlevel.enable_ki_protection
-    async def run_to_end(self, run: Run[ClaimT], shared: SharedTask[ClaimT] | None = None) -> bool:
-        """Calls the handler and concludes the run. Raises no exception of the handler.
-
-        Returns whether the task can be used for another run: the handler was not called, or it left nothing behind.
-
-        Args:
-            shared: The task is shared with these runs, until one of them waits. None for a task of its own.
-        """
+    async def run_to_end(self, run: Run[ClaimT]) -> None:
+        """Calls the handler and concludes the run, in a task of its own. Raises no exception of the handler."""
         # Each name and each nested block in this coroutine costs memory for as long as the handler runs. So the rest is
-        # in plain functions.
+        # in plain functions, and runs that share a task have a coroutine of their own.
         value: object = None
         unsafe: BaseException | None = None
-        if not self._starts(run, trio.lowlevel.current_task() if shared is None else shared.task):
-            return True
+        if not self._starts(run, trio.lowlevel.current_task()):
+            return
         try:
             with run.scope:
                 try:
-                    value = await (self._source.execute(run) if shared is None else shared.call(self._source, run))
+                    value = await self._source.execute(run)
                 except BaseException as raised:
                     # Before the scope, and all others, look at it: see `foreign_errors`.
                     if (unsafe := safe_error(raised)) is raised:
@@ -210,16 +204,38 @@ class Runner(Generic[ClaimT, SettlementT]):
                     raise unsafe
         except BaseException as raised:
             # Of any kind: without this, one handler's exception would cancel the nursery of all runs.
-            if not (self._failed(run, raised) if shared is None else shared.context.run(self._failed, run, raised)):
+            if not self._failed(run, raised):
                 raise
         else:
             self._over(run)
-            if shared is None:
-                self._conclude(run, run.ended(None, value))
-            else:
-                shared.context.run(self._conclude, run, run.ended(None, value))
+            self._conclude(run, run.ended(None, value))
+
+    @trio.lowlevel.enable_ki_protection
+    async def run_in_turn(self, run: Run[ClaimT], shared: SharedTask[ClaimT]) -> bool:
+        """The same in a task that other runs share, and in a context of the run.
+
+        Returns whether the task can be used for another run: the handler was not called, or it has returned.
+        """
+        value: object = None
+        unsafe: BaseException | None = None
+        if not self._starts(run, shared.task):
             return True
-        return False
+        try:
+            with run.scope:
+                try:
+                    value = await shared.call(self._source, run)
+                except BaseException as raised:
+                    if (unsafe := safe_error(raised)) is raised:
+                        raise
+                if unsafe is not None:
+                    raise unsafe
+        except BaseException as raised:
+            if not shared.context.run(self._failed, run, raised):
+                raise
+            return False
+        self._over(run)
+        shared.context.run(self._conclude, run, run.ended(None, value))
+        return True
 
     def _starts(self, run: Run[ClaimT], task: trio.lowlevel.Task) -> bool:
         """Whether to call its handler in this task. If not, the run is concluded."""

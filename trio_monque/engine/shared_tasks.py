@@ -35,12 +35,17 @@ class RunTasks(Generic[ClaimT]):
     """Starts runs in tasks: of their own, or in turn.
 
     Args:
-        run_to_end: Calls the handler of a run and concludes it, in the current task. Returns whether the task can be
-            used for another run: the handler was not called, or it has returned.
+        run_to_end: Calls the handler of a run and concludes it, in a task of its own.
+        run_in_turn: The same in a shared task. Returns whether that can be used for another run.
     """
 
-    def __init__(self, run_to_end: Callable[[Run[ClaimT], SharedTask[ClaimT] | None], Awaitable[bool]]) -> None:
+    def __init__(
+        self,
+        run_to_end: Callable[[Run[ClaimT]], Awaitable[None]],
+        run_in_turn: Callable[[Run[ClaimT], SharedTask[ClaimT]], Awaitable[bool]],
+    ) -> None:
         self._run_to_end = run_to_end
+        self._run_in_turn = run_in_turn
         # Groups whose last handler has returned without waiting.
         self._returning: set[str] = set()
         # Groups that wait, and groups that nothing is known about yet: the number of runs until the next probe.
@@ -53,11 +58,11 @@ class RunTasks(Generic[ClaimT]):
             if run.group in self._returning:
                 in_turn.append(run)
             elif self._is_probe(run.group):
-                nursery.start_soon(self._run_in_turn, deque((run,)), nursery, name="run")
+                nursery.start_soon(self._share, deque((run,)), nursery, name="run")
             else:
-                nursery.start_soon(self._run_to_end, run, None, name="run")
+                nursery.start_soon(self._run_to_end, run, name="run")
         if in_turn:
-            nursery.start_soon(self._run_in_turn, in_turn, nursery, name="run")
+            nursery.start_soon(self._share, in_turn, nursery, name="run")
 
     def _is_probe(self, group: str) -> bool:
         left = self._left.get(group, 0)
@@ -65,13 +70,13 @@ class RunTasks(Generic[ClaimT]):
         return not left
 
     @trio.lowlevel.enable_ki_protection
-    async def _run_in_turn(self, runs: deque[Run[ClaimT]], nursery: trio.Nursery) -> None:
+    async def _share(self, runs: deque[Run[ClaimT]], nursery: trio.Nursery) -> None:
         shared = SharedTask(self, runs, nursery)
         try:
             # Taken out, and not only passed over: a run that takes the task must not keep the others in memory.
             while runs:
                 run = runs.popleft()
-                if not await self._run_to_end(run, shared) or shared.is_over:
+                if not await self._run_in_turn(run, shared) or shared.is_over:
                     break
                 if run.has_begun:
                     self._returning.add(run.group)
