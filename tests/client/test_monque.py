@@ -28,6 +28,7 @@ from trio_monque.client import (
     fleet,
     lists_and_counts,
     one_job,
+    questions,
     recovery,
     schedules,
     selection_counting,
@@ -68,7 +69,18 @@ def test_blocking_calls_are_the_same(db: Database) -> None:
     assert monque.sync.get_queue_stats().pending == 1
 
 
-CORE = (enqueue, enqueue_many, schedules, one_job, bulk, lists_and_counts, fleet, recovery, selection_counting)
+CORE = (
+    enqueue,
+    enqueue_many,
+    schedules,
+    one_job,
+    bulk,
+    lists_and_counts,
+    fleet,
+    recovery,
+    selection_counting,
+    questions,
+)
 
 
 def operations() -> dict[str, Callable[..., object]]:

@@ -78,6 +78,7 @@ DECIDES: Final[Mapping[str, Sequence[str]]] = {
     "jobs.refused_claims._fail": [AFTER_A_WRITE],
     "jobs.replacing._holder": [MAJORITY],
     "jobs.settling._read_fates": [AFTER_A_WRITE],
+    "jobs.stale_regions.open_regions": [MAJORITY],  # A viewer reads what a majority has, after the event.
     "jobs.unstarted_writes.end": [AFTER_A_WRITE],
 }
 
@@ -112,7 +113,7 @@ IS_SHOWN: Final = {
     "reads.queries.names_at_rest", "reads.queries.raw_documents",
     "reads.queue_depths.queue_depths", "reads.selection_counts._number", "reads.job_counts.queue_stats",
     "reads.counts_by_name._rows", "reads.counts_by_name.counts_by_name",
-    "reads.special_jobs.by_next_run",
+    "reads.special_jobs.by_next_run", "jobs.minutes_written.read_parts",
 }  # fmt: skip
 
 

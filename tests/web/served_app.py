@@ -12,8 +12,12 @@ from starlette.routing import Mount
 
 from trio_monque import Monque
 from trio_monque.web import allow_all, create_app
+from trio_monque.web.live import hub
 
 ORDER: Final = json.loads(os.environ["ORDER"])
+
+if "viewers" in ORDER:  # For a test that opens more of them than there may be.
+    hub.MOST_VIEWERS = ORDER["viewers"]
 
 client = MongoClient[Any](ORDER["uri"], tz_aware=True)
 app = Starlette(routes=[Mount("/admin", create_app(Monque(client[ORDER["database"]]), authorize=allow_all))])

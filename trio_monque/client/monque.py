@@ -5,10 +5,12 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
+from datetime import datetime
 from typing import Any, Concatenate, Final, ParamSpec, TypeVar, Unpack, overload
 
 import anyio
 import anyio.lowlevel
+import anyio.to_thread
 
 from ..error_types import MonqueConnectionError
 from ..events import Event
@@ -18,6 +20,7 @@ from ..jobs.new_job import JobOptions
 from ..jobs.stored_value_limits import AsyncWorker, PlainWorker, TypedWorker
 from ..options_and_defaults import ClientOptions, client_config
 from ..store.driver.types import ClientSession, Database, ObjectId
+from ..store.jobs.stale_regions import RegionWatch, open_regions
 from . import (
     bulk,
     enqueue,
@@ -475,3 +478,13 @@ class Monque:
 async def announce(monque: Monque, event: Event) -> None:
     """Bring an event to the listeners of the client that none of its own calls caused."""
     await monque._event_delivery.deliver(event)  # noqa: SLF001  # Of the class above.
+
+
+def regions_of(monque: Monque) -> Callable[[], RegionWatch]:
+    """Return what opens a stream of what becomes stale in the collection of a client. To be called in a thread."""
+    return lambda: open_regions(monque._context.jobs)  # noqa: SLF001  # Of the class above.
+
+
+async def server_time_of(monque: Monque) -> datetime:
+    """Return the server's time, as a client measures it."""
+    return await anyio.to_thread.run_sync(monque._context.now)  # noqa: SLF001  # Of the class above.

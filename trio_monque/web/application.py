@@ -16,7 +16,7 @@ from starlette.routing import Route as PathOf
 from starlette.types import ASGIApp
 
 from ..checks import check_flag
-from ..client.monque import Monque
+from ..client.monque import Monque, regions_of
 from ..error_types import InvalidOptionError
 from .answers import RefusedRequestError, as_json, refused
 from .api.added_table import ALL_ROUTES
@@ -26,6 +26,7 @@ from .api.table import PREFIX
 from .guard.gate import Gate
 from .guard.rates import Rates
 from .hooks import Authorize, ContextOf, ErrorTextOf, Hooks, SerializePayload
+from .live.hub import Hub
 
 ENDS: Final = ("", "/")
 """A trailing slash makes no difference. Litestar adds one to each path of what it mounts."""
@@ -86,7 +87,7 @@ def create_app(
     if openapi_path is not None and not openapi_path.startswith("/"):
         raise InvalidOptionError("openapi_path", openapi_path, "must begin with a slash")
     hooks = Hooks(authorize, context, serialize_payload, dict(serialize_payload_by_name), show_errors)
-    surface = Surface(monque, hooks, read_only, Rates(), allow_enqueue)
+    surface = Surface(monque, hooks, read_only, Rates(), Hub(regions_of(monque)), allow_enqueue)
     paths = [path for route in ALL_ROUTES for path in _paths_of(route, surface)]
     if openapi_path is not None:
         describe = partial(_describe, title or TITLE)

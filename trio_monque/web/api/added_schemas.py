@@ -145,6 +145,7 @@ ADDED_SCHEMAS: Final[Mapping[str, JsonSchema]] = {
     "NameRequest": closed({"name": TEXT}),
     "NameState": closed({"name": TEXT, "isPaused": FLAG, "hasChanged": FLAG}),
     "ReasonList": closed({"reasons": list_of(_REASON)}),
+    "StaleRegions": closed({"regions": list_of(TEXT), "at": MOMENT}),
     "Permissions": closed({"readOnly": FLAG, "actions": closed(dict.fromkeys(PERMISSIONS, FLAG))}),
 }
 

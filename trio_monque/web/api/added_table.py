@@ -13,6 +13,7 @@ from .route import Route, Surface, any_query
 from .schemas import TEXT
 from .selectors import check_selector
 from .table import ROUTES, parameter
+from .watching import WATCH
 
 _VIEW: Final = parameter("view", {"type": "string", "enum": ["full"]})
 _OF_FULL_LIST: Final = [
@@ -131,5 +132,5 @@ ADDED: Final[Sequence[Route]] = (
     ),
 )
 
-ALL_ROUTES: Final[Sequence[Route]] = (*(_with_full_view(route) for route in ROUTES), *ADDED, *QUESTIONS)
+ALL_ROUTES: Final[Sequence[Route]] = (*(_with_full_view(route) for route in ROUTES), *ADDED, *QUESTIONS, WATCH)
 """By method and path, each once."""

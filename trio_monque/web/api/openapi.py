@@ -69,7 +69,7 @@ def statuses_of(route: Route) -> Sequence[int]:
 
 def _answers(route: Route) -> Mapping[str, Any]:
     if route.full_answer is None:
-        return _answer("The answer", route.answer)
+        return {"description": "The answer", "content": {route.media_type: {"schema": ref(route.answer)}}}
     either = [ref(route.answer), ref(route.full_answer)]
     return {"description": "The answer", "content": {"application/json": {"schema": {"anyOf": either}}}}
 

@@ -108,7 +108,7 @@ async def _list_as_json(found: JobList, call: Call) -> dict[str, Any]:
     return {"jobs": jobs, "isCapped": found.is_capped}
 
 
-async def reasons(call: Call) -> dict[str, Any]:
+async def reasons_of_job(call: Call) -> dict[str, Any]:
     """Return why a job does not run now, or how its run is."""
     job = await call.surface.monque.get_job(call.job_id)
     if job is None:

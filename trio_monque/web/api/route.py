@@ -27,6 +27,7 @@ from ..guard.audit import Audit
 from ..guard.body import NO_BODY, body_of
 from ..guard.rates import Rates
 from ..hooks import READ, Hooks
+from ..live.hub import Hub
 from .query import single_values
 from .schema_check import is_valid
 from .schemas import ref
@@ -45,6 +46,7 @@ class Surface:
     hooks: Hooks
     is_read_only: bool
     rates: Rates
+    hub: Hub
     allows_enqueue: bool = False
 
 
@@ -120,6 +122,7 @@ class Route:
         full_answer: The schema of the answer where the query has `view=full`; None for a route without that view.
         is_ours: The contract does not have it.
         statuses: Of the answers to requests that it refuses, for OpenAPI.
+        media_type: Of the answer; that of errors is JSON.
     """
 
     method: str
@@ -141,6 +144,7 @@ class Route:
     full_answer: str | None = None
     is_ours: bool = False
     statuses: Sequence[int] = ()
+    media_type: str = "application/json"
 
     @property
     def changes(self) -> bool:
@@ -151,8 +155,9 @@ class Route:
         """Return the answer, whatever happens."""
         audit = Audit(self.action, request) if self.changes else Audit.nothing()
         try:
+            result = await self._result(request, surface, audit)
             # In a thread: an answer may have megabytes.
-            answer = await anyio.to_thread.run_sync(as_json, await self._result(request, surface, audit))
+            answer = result if isinstance(result, Response) else await anyio.to_thread.run_sync(as_json, result)
         except Exception as error:  # noqa: BLE001  # Every error is an answer.
             answer = refused(error)
         except BaseException:
