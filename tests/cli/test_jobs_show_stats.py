@@ -165,7 +165,8 @@ def test_page_of_a_job_has_its_data_timeline_failures_and_why_it_waits(
 ) -> None:
     job = monque.sync.enqueue("mail", {"to": "a@example.com", "at": PAST}, unique_key="k", meta={"tenant": "acme"})
     errors = [
-        {"at": PAST, "attempt": 1, "error": "ValueError: x", "traceback": "Traceback\n  File x\x1b[31m\nValueError"}
+        {"at": PAST, "attempt": 1, "error": "ValueError: x", "traceback": "Traceback\n  File x\x1b[31m\nValueError"},
+        {"at": PAST, "attempt": 2, "error": "ValueError: x", "by": "w1", "ran": 75_000},
     ]
     jobs.update_one({"_id": job.id}, {"$set": {"errors": errors, "failCount": 1, "failReason": "ValueError: x"}})
     ended = command("show", str(job.id))
@@ -177,6 +178,7 @@ def test_page_of_a_job_has_its_data_timeline_failures_and_why_it_waits(
     assert '"to": "a@example.com"' in shown
     assert "2026-01-01T00:00:00Z" in shown
     assert re.search(r"^  2026-01-01 00:00:00Z +\S.* ago +attempt 1 failed$", shown, re.MULTILINE)
+    assert re.search(r" attempt 2 failed on w1, ran 1m 15s$", shown, re.MULTILINE)
     assert "failure of attempt 1 at 2026-01-01 00:00:00Z\n  Traceback\n    File x\\x1b[31m\n  ValueError\n" in shown
     assert "why it does not run now\n  No live instance has an entry in this database." in shown
 

@@ -81,10 +81,16 @@ class Failure:
 # --- From an exception to texts ---
 
 
-def failure_of(error: BaseException, job: Job, now: datetime, kept: ErrorText = EVERYTHING) -> Failure:
-    """The Failure that this error leaves in the job."""
+def failure_of(
+    error: BaseException, job: Job, now: datetime, kept: ErrorText = EVERYTHING, ran: float | None = None
+) -> Failure:
+    """The Failure that this error leaves in the job, whose run took `ran` seconds; None if that is unknown."""
     reason = kept_reason(error, kept)
     record: dict[str, Any] = {"at": now, "attempt": job.attempts, "error": reason}
+    if job.claim is not None and job.claim.by is not None:
+        record["by"] = job.claim.by
+    if ran is not None:
+        record["ran"] = round(ran * 1000)
     if kept.store_tracebacks:
         record["traceback"] = plain(kept.redacted(traceback_of(error, LONGEST_TRACEBACK)), LONGEST_TRACEBACK)
     return Failure(reason, record)

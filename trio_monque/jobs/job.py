@@ -65,7 +65,8 @@ class Job(Generic[Result_co]):
         attempts: How often this library claimed the job; strictly grows.
         fail_count: Failures in a row; 0 again when an occurrence completes.
         fail_reason: Why the last attempt failed.
-        errors: The last errors, oldest first.
+        errors: The last errors, oldest first: each has `at`, `attempt`, `error`, and mostly `traceback`, `by` (the
+            instance) and `ran` (milliseconds).
         rescues: How many claims on it died in a row.
         result: The return value of its handler, if results are stored.
         progress, saved: The progress that its handler reported, and the checkpoint that it saved for its next attempt.

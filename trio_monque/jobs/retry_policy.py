@@ -86,8 +86,15 @@ def _is_tried_again(error: BaseException, policy: RetryPolicy) -> bool:
 # --- From an outcome to a transition ---
 
 
-def decide(job: Job, outcome: Outcome, now: datetime, policy: RetryPolicy) -> Transition:
+def decide(job: Job, outcome: Outcome, now: datetime, policy: RetryPolicy, ran: float | None = None) -> Transition:
     """The transition that carries out an outcome on a job that this instance claimed.
+
+    Args:
+        job: As it was claimed.
+        outcome: What came of its run.
+        now: The server's time.
+        policy: That of its worker.
+        ran: How long the run took, in seconds; None if that is unknown.
 
     Raises:
         ScheduleEndedError: The next occurrence cannot be computed. Write `end_of_schedule` instead.
@@ -106,30 +113,30 @@ def decide(job: Job, outcome: Outcome, now: datetime, policy: RetryPolicy) -> Tr
         case Snoozed(snooze):
             return transitions.snooze(job, now, awake_at(snooze, now))
         case Discarded(error):
-            return _give_up(job, now, error, policy.error_text)
+            return _give_up(job, now, error, policy.error_text, ran)
         case Failed(error, after):
-            return _after_failure(job, now, error, after, policy)
+            return _after_failure(job, now, error, after, policy, ran)
 
 
 def _after_failure(
-    job: Job, now: datetime, error: BaseException, after: float | None, policy: RetryPolicy
+    job: Job, now: datetime, error: BaseException, after: float | None, policy: RetryPolicy, ran: float | None
 ) -> Transition:
     failures = job.fail_count + 1
     max_attempts = policy.max_attempts if job.limits.max_attempts is None else job.limits.max_attempts
     if failures >= max_attempts:  # With `max_attempts` 0 or 1, the first failure is the last.
-        return _give_up(job, now, error, policy.error_text)
+        return _give_up(job, now, error, policy.error_text, ran)
     # In whole milliseconds, as the database stores it: otherwise the copy that is reported would differ from the
     # document.
     delay = policy.delay(failures, error) if after is None else max(SHORTEST, after)
     following = now + timedelta(milliseconds=round(delay * 1000))
-    return transitions.retry(job, now, failure_of(error, job, now, policy.error_text), following)
+    return transitions.retry(job, now, failure_of(error, job, now, policy.error_text, ran), following)
 
 
-def _give_up(job: Job, now: datetime, error: BaseException, kept: ErrorText) -> Transition:
+def _give_up(job: Job, now: datetime, error: BaseException, kept: ErrorText, ran: float | None) -> Transition:
     # One bad day must not end a schedule unnoticed: it goes on, unless it was declared with on_exhausted="fail".
     if job.schedule is not None and job.schedule.on_exhausted != "fail":
-        return _next_occurrence(job, now, kept, error)
-    return failed_for_good(job, now, failure_of(error, job, now, kept))
+        return _next_occurrence(job, now, kept, error, ran=ran)
+    return failed_for_good(job, now, failure_of(error, job, now, kept, ran))
 
 
 def failed_for_good(job: Job, now: datetime, failure: Failure) -> Transition:
@@ -141,7 +148,12 @@ def failed_for_good(job: Job, now: datetime, failure: Failure) -> Transition:
 
 
 def _next_occurrence(
-    job: Job, now: datetime, kept: ErrorText, error: BaseException | None = None, result: Any = None
+    job: Job,
+    now: datetime,
+    kept: ErrorText,
+    error: BaseException | None = None,
+    result: Any = None,
+    ran: float | None = None,
 ) -> Transition:
     assert job.schedule is not None
     try:
@@ -151,7 +163,7 @@ def _next_occurrence(
     except InvalidCronError as invalid:
         # Monque for Node accepts expressions that this library does not: end with an error instead of a guess.
         raise _schedule_ended(invalid, error, kept) from error
-    failure = None if error is None else failure_of(error, job, now, kept)
+    failure = None if error is None else failure_of(error, job, now, kept, ran)
     return transitions.go_on(job, now, following, failure, result)
 
 

@@ -91,7 +91,7 @@ def _decided(settlement: JobSettlement, now: datetime) -> Transition:
     try:
         if settlement.doubled_field is not None and not isinstance(outcome, CutShort):
             raise ambiguous_schedule(job, outcome, settlement.doubled_field, settlement.policy.error_text)
-        return decide(job, outcome, now, settlement.policy)
+        return decide(job, outcome, now, settlement.policy, settlement.duration)
     except UnknownTimeZoneError as error:
         logger.warning("job %s is left to another instance: %s", job, error, extra=log_extra(job))
         # The outcome changes too: what is reported must be what is written.

@@ -56,6 +56,20 @@ async def test_plain_error_is_a_failed_try_with_its_type_message_and_history(
     assert job.next_run_at - job.updated_at == timedelta(seconds=2000)
 
 
+async def test_history_has_where_and_how_long_the_run_that_failed_was(
+    open_test_scheduler: SchedulerOpener, autojump_clock: MockClock
+) -> None:
+    async def handler(job: RunningJob[Any]) -> None:
+        await trio.sleep(2.5)
+        raise ValueError("no")
+
+    job = await job_after_its_first_run(open_test_scheduler, handler)
+    (entry,) = job.errors
+    assert entry["ran"] == 2500
+    assert isinstance(entry["by"], str)
+    assert entry["by"]
+
+
 async def test_history_keeps_the_last_errors_only(
     open_test_scheduler: SchedulerOpener, monque: Monque, autojump_clock: MockClock
 ) -> None:

@@ -226,7 +226,7 @@ async def test_tracebacks_are_not_stored_where_that_is_turned_off(
 ) -> None:
     reason, error = await stored_errors(open_test_scheduler, jobs, store_tracebacks=False)
     assert "card 4111" in reason
-    assert error.keys() == {"at", "attempt", "error"}
+    assert error.keys() == {"at", "attempt", "by", "error", "ran"}
 
 
 async def test_hook_redacts_what_is_stored_and_what_is_logged(

@@ -69,7 +69,7 @@ def _timeline(job: Job) -> Iterator[tuple[datetime, str]]:
         (job.created_at, "enqueued"),
         (job.internals.occurrence, "first due date of this occurrence"),
         (job.started_at, "last run began"),
-        *((_moment_of(one), f"attempt {one.get('attempt', '?')} failed") for one in job.errors),
+        *((_moment_of(one), f"attempt {one.get('attempt', '?')} failed{_run_of(one)}") for one in job.errors),
         (claim.cancel_requested_at, "cancellation requested"),
         (claim.since, f"claimed by {claim.by}"),
         (claim.last_heartbeat, "last heartbeat of its holder"),
@@ -86,6 +86,13 @@ def _timeline(job: Job) -> Iterator[tuple[datetime, str]]:
 def _moment_of(error: Mapping[str, Any]) -> datetime | None:
     at = error.get("at")
     return at if isinstance(at, datetime) else None
+
+
+def _run_of(error: Mapping[str, Any]) -> str:
+    """Where the run was that failed, and how long it took, as far as it is known."""
+    by, ran = error.get("by"), error.get("ran")
+    where = f" on {by}" if isinstance(by, str) else ""
+    return where + (f", ran {duration(ran / 1000)}" if isinstance(ran, int) else "")
 
 
 def _print_error(error: Mapping[str, Any]) -> None:

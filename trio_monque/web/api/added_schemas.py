@@ -31,7 +31,14 @@ PERMISSIONS: Final = (
 """All actions that `authorize` is asked about."""
 
 _ERROR: Final = closed(
-    {"at": or_null(MOMENT), "attempt": or_null(WHOLE), "error": or_null(TEXT), "traceback": or_null(TEXT)}
+    {
+        "at": or_null(MOMENT),
+        "attempt": or_null(WHOLE),
+        "by": or_null(TEXT),
+        "ran": or_null(WHOLE),
+        "error": or_null(TEXT),
+        "traceback": or_null(TEXT),
+    }
 )
 
 # What a job has beside the fields of the contract. Durations are milliseconds, as `heartbeatInterval` is.

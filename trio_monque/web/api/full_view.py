@@ -75,10 +75,12 @@ def lease_end_of(job: Job) -> datetime | None:
 
 
 async def _error_as_json(job: Job, one: Mapping[str, Any], hooks: Hooks, context: Any) -> dict[str, Any]:
-    at, attempt = one.get("at"), one.get("attempt")
+    at, attempt, ran = one.get("at"), one.get("attempt"), one.get("ran")
     return {
         "at": iso(at) if isinstance(at, datetime) else None,
         "attempt": attempt if isinstance(attempt, int) and attempt >= 0 else None,
+        "by": _text(one.get("by")),
+        "ran": ran if isinstance(ran, int) and ran >= 0 else None,
         "error": await hooks.error_text_of(job, _text(one.get("error")), context),
         "traceback": await hooks.error_text_of(job, _text(one.get("traceback")), context),
     }
