@@ -46,6 +46,7 @@ from trio_monque.claims import (
 from trio_monque.client import (
     EventStream,
 )
+from trio_monque.diagnosis import Diagnosis, Finding, Reason, Severity
 from trio_monque.embedded import (
     EmbeddedMember,
     EmbeddedMongod,
@@ -137,7 +138,6 @@ from trio_monque.jobs import (
     QueueDepth,
     QueueStats,
     QueueView,
-    Reason,
     RunAgain,
     Schedule,
     SchedulePreview,

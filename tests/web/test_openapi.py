@@ -51,6 +51,7 @@ OURS = {
     "listInstances",
     "getInstance",
     "listErrors",
+    "listFindings",
     "listSchedules",
     "getReasons",
     "listMinutes",

@@ -22,6 +22,7 @@ from . import (
     bulk,
     enqueue,
     enqueue_many,
+    findings_and_overview,
     fleet,
     lists_and_counts,
     one_job,
@@ -395,6 +396,7 @@ class Monque:
     get_error_groups = awaited(questions.get_error_groups)
     get_minutes = awaited(questions.get_minutes)
     why_not_now = awaited(questions.why_not_now)
+    findings = awaited(findings_and_overview.findings)
 
     instances = awaited(fleet.instances)
     paused = awaited(fleet.paused)

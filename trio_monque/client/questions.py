@@ -7,20 +7,21 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from ..checks import check_count, checked_moment
+from ..diagnosis.reasons import Circumstances, Reason, reasons_of
 from ..error_types import InvalidOptionError
 from ..jobs.failure_groups import ErrorGroups, error_groups
 from ..jobs.job import Job, JobStatus
-from ..jobs.job_selector import checked_name
+from ..jobs.job_query import object_id
+from ..jobs.job_selector import LIVE, checked_name
 from ..jobs.minutes import KEPT_FOR, Minute, merged, minute_of
-from ..jobs.reasons import Circumstances, Reason, reasons_of
 from ..jobs.views import JobList
-from ..store.jobs import instances as stored
+from ..store.driver.types import ObjectId
 from ..store.jobs.minutes_written import read_parts
 from ..store.reads.diagnosis.jobs import failed_jobs
-from ..store.reads.queries import count_due_before
+from ..store.reads.queries import count_due_before, get_job
 from ..store.reads.special_jobs import recurring_jobs, running_jobs
 from .client_context import ClientContext
-from .fleet import read_instances
+from .fleet import read_fleet
 from .operation import Known, Operation, Read
 
 MOST_LISTED: Final = 1_000
@@ -93,26 +94,40 @@ def get_error_groups(
     return Read(read)
 
 
-def why_not_now(context: ClientContext, job: Job) -> Operation[Sequence[Reason]]:
+def why_not_now(context: ClientContext, job: Job | ObjectId | str) -> Operation[Sequence[Reason]]:
     """Return why a job does not run now, or how its run is, as facts.
 
-    It is judged as `job` has it: read it again for its newest state.
+    Args:
+        job: A Job, which is judged as it was read; or its id, an ObjectId or its hex string: then it is read now.
+
+    Returns:
+        The reasons; none if there is no job of that id.
 
     Raises:
-        InvalidOptionError: `job` is not a Job.
+        InvalidOptionError: `job` is neither a Job nor an id.
+        BrokenDocumentError: The document of that id is not a job.
         MonqueConnectionError: The database did not answer within `operation_timeout`.
     """
-    if not isinstance(job, Job):
-        raise InvalidOptionError("job", job, "must be a Job, such as get_job returns")
-    return Read(lambda: reasons_of(job, _circumstances(context, job)))
+    if isinstance(job, Job):
+        return Read(lambda: reasons_of(job, _circumstances(context, job)))
+    if not isinstance(job, (ObjectId, str)):
+        raise InvalidOptionError("job", job, "must be a Job, such as get_job returns, or the id of one")
+    known = object_id(job)
+
+    def read() -> Sequence[Reason]:
+        found = None if known is None else get_job(context.jobs, known)
+        return () if found is None else reasons_of(found, _circumstances(context, found))
+
+    return Read(read)
 
 
 def _circumstances(context: ClientContext, job: Job) -> Circumstances:
     now, is_pending = context.now(), job.status is JobStatus.PENDING
+    entries, paused = read_fleet(context) if job.status in LIVE else ((), frozenset[str]())
     return Circumstances(
         now=now,
-        instances=read_instances(context) if job.status in (JobStatus.PENDING, JobStatus.PROCESSING) else (),
-        paused=frozenset(stored.paused(context.jobs)) if is_pending else frozenset(),
+        instances=entries,
+        paused=paused,
         ahead=count_due_before(context.jobs, job, MOST_AHEAD + 1) if is_pending and job.next_run_at <= now else 0,
         most_ahead=MOST_AHEAD,
     )

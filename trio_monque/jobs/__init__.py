@@ -21,7 +21,6 @@ from .job_selector import JobSelector, Selection
 from .minutes import Figures, Histogram, Minute
 from .new_job import NewJob
 from .outcomes import Discard, Retry, Snooze
-from .reasons import Reason
 from .schedule_preview import SchedulePreview
 from .views import BrokenDocument, CursorPage, JobList, QueueDepth, QueueStats, QueueView, WorkerView
 
@@ -58,7 +57,6 @@ __all__ = [
     "QueueDepth",
     "QueueStats",
     "QueueView",
-    "Reason",
     "Retry",
     "RunAgain",
     "Schedule",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from ...diagnosis.findings import Severity
 from .schemas import ANYTHING, FLAG, ID, MOMENT, SCHEMAS, TEXT, WHOLE, JsonSchema, closed, list_of, or_null, ref
 
 _NUMBER: Final[JsonSchema] = {"type": "number"}
@@ -81,6 +82,16 @@ _REASON: Final = closed(
     {"kind": TEXT, "sentence": TEXT, "values": {"type": "object", "additionalProperties": ANYTHING}}
 )
 
+_FINDING: Final = closed(
+    {
+        "kind": TEXT,
+        "severity": {"type": "string", "enum": [one.value for one in Severity]},
+        "sentence": TEXT,
+        "advice": TEXT,
+        "values": {"type": "object", "additionalProperties": ANYTHING},
+    }
+)
+
 _INSTANCE: Final = closed(
     {
         "id": TEXT,
@@ -120,6 +131,7 @@ ADDED_SCHEMAS: Final[Mapping[str, JsonSchema]] = {
         },
     ),
     "ErrorGroupList": closed({"groups": list_of(_ERROR_GROUP), "lookedAt": WHOLE, "isCapped": FLAG}),
+    "FindingList": closed({"at": MOMENT, "findings": list_of(_FINDING)}),
     "InstanceList": closed({"instances": list_of(_INSTANCE)}),
     "InstanceWithJobs": closed(
         {"instance": {"anyOf": [_INSTANCE, {"type": "null"}]}, "jobs": list_of(ref("JobFull")), "isCapped": FLAG}
