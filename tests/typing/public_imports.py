@@ -122,6 +122,7 @@ from trio_monque.jobs import (
     Enqueued,
     ErrorGroup,
     ErrorGroups,
+    FailureGroup,
     Figures,
     FollowUpChosen,
     FollowUpOwed,

@@ -17,7 +17,7 @@ from ..jobs.minutes import KEPT_FOR, Minute, merged, minute_of
 from ..jobs.views import JobList
 from ..store.driver.types import ObjectId
 from ..store.jobs.minutes_written import read_parts
-from ..store.reads.diagnosis.jobs import failed_jobs
+from ..store.reads.diagnosis.jobs import MOST_READ, failed_jobs
 from ..store.reads.queries import count_due_before, get_job
 from ..store.reads.special_jobs import recurring_jobs, running_jobs
 from .client_context import ClientContext
@@ -70,20 +70,20 @@ def get_error_groups(
 ) -> Operation[ErrorGroups]:
     """Group the jobs that failed for good by their error, the most frequent first.
 
-    Errors that differ in numbers and ids only are one. The 5,000 jobs that failed last are looked at; of one name,
-    those that were due last.
+    Errors that differ in numbers, ids and mail addresses only are one. The 5,000 jobs that failed last are looked at;
+    of one name, those that were due last.
 
     Args:
         since: Only jobs that failed since then; timezone-aware.
         name: Only jobs of this name.
-        limit: How many groups, at most; up to a thousand.
+        limit: How many groups, at most; up to 5,000.
 
     Raises:
         InvalidOptionError: An argument is invalid; the message names it.
         AggregationTimeoutError: The server needed longer than a second.
         MonqueConnectionError: The database did not answer.
     """
-    check_count("limit", limit, at_least=1, at_most=MOST_LISTED)
+    check_count("limit", limit, at_least=1, at_most=MOST_READ)
     begin = None if since is None else checked_moment("since", since)
     checked = checked_name(name)
 

@@ -3,7 +3,7 @@
 from .bulk_changes import BulkFailure, BulkResult
 from .endings import JobCancelledError, JobDeletedError, JobEndedError, JobFailedError
 from .enqueued import Enqueued
-from .failure_groups import ErrorGroup, ErrorGroups
+from .failure_groups import ErrorGroup, ErrorGroups, FailureGroup
 from .instance import Instance
 from .job import Job, JobStatus
 from .job_parts import (
@@ -33,6 +33,7 @@ __all__ = [
     "Enqueued",
     "ErrorGroup",
     "ErrorGroups",
+    "FailureGroup",
     "Figures",
     "FollowUpChosen",
     "FollowUpOwed",

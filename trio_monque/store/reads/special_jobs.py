@@ -34,8 +34,8 @@ def running_jobs(jobs: JobCollection, instance: str | None, most: int) -> JobLis
         # The server sorts the keys, and reads the documents of the first ones only.
         return indexes.hinted(indexes.HELD, lambda hint: list(find(hint=hint)))
 
-    found = list(jobs.decoded(read))
-    return JobList(jobs=found[:most], is_capped=len(found) > most)
+    found, others = jobs.sorted_out(read)
+    return JobList(jobs=found[:most], is_capped=len(found) + len(others) > most)
 
 
 @command("read the schedules", writes=False)
