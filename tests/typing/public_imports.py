@@ -46,7 +46,7 @@ from trio_monque.claims import (
 from trio_monque.client import (
     EventStream,
 )
-from trio_monque.diagnosis import Diagnosis, Finding, Reason, Severity
+from trio_monque.diagnosis import Concern, Diagnosis, Finding, NameOverview, Overview, Reason, Severity
 from trio_monque.embedded import (
     EmbeddedMember,
     EmbeddedMongod,
@@ -141,6 +141,7 @@ from trio_monque.jobs import (
     QueueView,
     RunAgain,
     Schedule,
+    ScheduleBrief,
     SchedulePreview,
     Selection,
     WorkerView,

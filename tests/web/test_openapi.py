@@ -50,6 +50,7 @@ OURS = {
     "getPermissions",
     "listInstances",
     "getInstance",
+    "getOverview",
     "listErrors",
     "listFindings",
     "listSchedules",

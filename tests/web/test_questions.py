@@ -33,6 +33,7 @@ QUESTIONS: Final = {
     f"/jobs/{UNKNOWN}/reasons": "ReasonList",
     "/minutes": "MinuteList",
     "/findings": "FindingList",
+    "/overview": "Overview",
 }
 
 

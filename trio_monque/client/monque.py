@@ -397,6 +397,7 @@ class Monque:
     get_minutes = awaited(questions.get_minutes)
     why_not_now = awaited(questions.why_not_now)
     findings = awaited(findings_and_overview.findings)
+    get_overview = awaited(findings_and_overview.get_overview)
 
     instances = awaited(fleet.instances)
     paused = awaited(fleet.paused)

@@ -159,10 +159,11 @@ def get_minutes(
     key = f"{begin} {end}"
     if (known := context.minutes.known(key)) is not None:
         return Known(known)
-    return Read(lambda: context.minutes.get(key, lambda: _minutes(context, begin, end)))
+    return Read(lambda: context.minutes.get(key, lambda: minutes_of(context, begin, end)))
 
 
-def _minutes(context: ClientContext, begin: datetime | None, end: datetime | None) -> Sequence[Minute]:
+def minutes_of(context: ClientContext, begin: datetime | None, end: datetime | None) -> Sequence[Minute]:
+    """Return the minutes of a span; None for an hour ago, and for now."""
     last = context.now() if end is None else end
     first = minute_of(last - timedelta(hours=1)) if begin is None else begin
     return merged(read_parts(context.jobs, max(first, last - KEPT_FOR), last))

@@ -253,6 +253,7 @@ class SyncMonque:
     get_minutes = blocking(questions.get_minutes)
     why_not_now = blocking(questions.why_not_now)
     findings = blocking(findings_and_overview.findings)
+    get_overview = blocking(findings_and_overview.get_overview)
 
     instances = blocking(fleet.instances)
     paused = blocking(fleet.paused)

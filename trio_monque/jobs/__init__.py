@@ -22,7 +22,7 @@ from .minutes import Figures, Histogram, Minute
 from .new_job import NewJob
 from .outcomes import Discard, Retry, Snooze
 from .schedule_preview import SchedulePreview
-from .views import BrokenDocument, CursorPage, JobList, QueueDepth, QueueStats, QueueView, WorkerView
+from .views import BrokenDocument, CursorPage, JobList, QueueDepth, QueueStats, QueueView, ScheduleBrief, WorkerView
 
 __all__ = [
     "BrokenDocument",
@@ -61,6 +61,7 @@ __all__ = [
     "Retry",
     "RunAgain",
     "Schedule",
+    "ScheduleBrief",
     "SchedulePreview",
     "Selection",
     "Snooze",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -42,6 +43,22 @@ class JobList:
 
     jobs: Sequence[Job]
     is_capped: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScheduleBrief:
+    """A recurring job, in brief.
+
+    Attributes:
+        id, name, unique_key, status: Of the job.
+        at: When it is due next; of a job that has ended, when it was due last.
+    """
+
+    id: Any
+    name: str
+    unique_key: str | None
+    status: str
+    at: datetime
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,6 +135,7 @@ class QueueDepth:
         due: How many of the pending ones were due by then. Those that are due first are counted first.
         capped: The statuses that have more jobs than were counted.
         oldest_due_age: Seconds for which the oldest due pending job has waited by then; None if none is due.
+        longest_run: Seconds for which the job that runs longest was claimed by then; None if none runs.
         stuck: How many of the processing jobs had no heartbeat for three of their heartbeat intervals, by the server's
             clock. Their holders are dead, frozen or cut off. Schedulers rescue such jobs by themselves, soon after.
     """
@@ -130,6 +148,7 @@ class QueueDepth:
     due: int = 0
     capped: frozenset[JobStatus] = field(default_factory=frozenset)
     oldest_due_age: float | None = None
+    longest_run: float | None = None
     stuck: int = 0
 
 

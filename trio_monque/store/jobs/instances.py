@@ -148,6 +148,7 @@ def _changing(instance: Instance) -> dict[str, Any]:
         "names": list(instance.names),
         "draining": instance.draining,
         "held": instance.held,
+        "slots": instance.slots,
         "heldByName": _listed(instance.held_by_name),
         "overdueByName": _listed(instance.overdue_by_name),
     }
@@ -180,6 +181,7 @@ def _instance(document: Mapping[str, Any]) -> Instance | None:
             held=int(document["held"]),
             held_by_name=_by_name(document["heldByName"]),
             overdue_by_name=_by_name(document.get("overdueByName", ())),  # An older release does not write it.
+            slots=None if document.get("slots") is None else int(document["slots"]),  # Likewise.
             version=str(document["version"]),
         )
     except (KeyError, TypeError, ValueError, OverflowError) as error:

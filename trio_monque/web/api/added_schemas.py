@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from ...diagnosis.concerns import MOST_CONCERNS
 from ...diagnosis.findings import Severity
 from .schemas import ANYTHING, FLAG, ID, MOMENT, SCHEMAS, TEXT, WHOLE, JsonSchema, closed, list_of, or_null, ref
 
@@ -92,6 +93,17 @@ _FINDING: Final = closed(
     }
 )
 
+_NAME_OVERVIEW: Final = closed(
+    {
+        "name": TEXT,
+        **dict.fromkeys(("due", "later", "running", "stuck", "failed"), WHOLE),
+        "capped": list_of({"type": "string", "enum": ["due", "failed", "later"]}),
+        "oldestDueAge": or_null(WHOLE),
+        "longestRun": or_null(WHOLE),
+        **dict.fromkeys(("isPaused", "isServed", "isLate"), FLAG),
+    }
+)
+
 _INSTANCE: Final = closed(
     {
         "id": TEXT,
@@ -105,6 +117,7 @@ _INSTANCE: Final = closed(
         "isLive": FLAG,
         "isDraining": FLAG,
         "held": WHOLE,
+        "slots": or_null(WHOLE),
         "heldByName": _NUMBERS,
         "overdueByName": _NUMBERS,
     }
@@ -156,6 +169,20 @@ ADDED_SCHEMAS: Final[Mapping[str, JsonSchema]] = {
     ),
     "NameRequest": closed({"name": TEXT}),
     "NameState": closed({"name": TEXT, "isPaused": FLAG, "hasChanged": FLAG}),
+    "Overview": closed(
+        {
+            "at": MOMENT,
+            "names": list_of(_NAME_OVERVIEW),
+            "isCapped": FLAG,
+            "running": WHOLE,
+            "slots": WHOLE,
+            "longestRun": or_null(WHOLE),
+            "instances": closed({"alive": WHOLE, "silent": WHOLE}),
+            "upcoming": list_of(closed({"id": TEXT, "name": TEXT, "uniqueKey": or_null(TEXT), "nextRunAt": MOMENT})),
+            "concerns": list_of(_REASON, maxItems=MOST_CONCERNS),
+            "moreConcerns": WHOLE,
+        }
+    ),
     "ReasonList": closed({"reasons": list_of(_REASON)}),
     "Permissions": closed({"readOnly": FLAG, "actions": closed(dict.fromkeys(PERMISSIONS, FLAG))}),
 }

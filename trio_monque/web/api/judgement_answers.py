@@ -1,4 +1,4 @@
-"""What the routes of judgements do: what is wrong with the database and its jobs."""
+"""What the routes of judgements do: how the jobs are, and what is wrong with them or with the database."""
 
 from __future__ import annotations
 
@@ -7,14 +7,61 @@ from dataclasses import replace
 from typing import Any
 
 from ...diagnosis.findings import Finding
+from ...diagnosis.overview import NameOverview
 from ...store.jobs.job_json import iso
 from ...store.reads.diagnosis.caps import Count
+from ..words.concern_sentences import sentence_for
 from ..words.finding_sentences import advice_about, sentence_about
+from .job_shapes import plain_number
 from .question_answers import camel_case, plain_value
 from .route import Call
 
 OF_ERRORS = "reason"
 """The value of a finding that is the error of a job."""
+
+
+async def overview(call: Call) -> dict[str, Any]:
+    """Return how the jobs of each name are, and what needs an operator. Durations are milliseconds."""
+    found = await call.surface.monque.get_overview()
+    return {
+        "at": iso(found.at),
+        "names": [_name_as_json(name, one) for name, one in found.names.items()],
+        "isCapped": found.is_capped,
+        "running": found.running,
+        "slots": found.slots,
+        "longestRun": _milliseconds(found.longest_run),
+        "instances": {"alive": found.alive, "silent": len(found.instances) - found.alive},
+        "upcoming": [
+            {"id": str(one.id), "name": one.name, "uniqueKey": one.unique_key, "nextRunAt": iso(one.at)}
+            for one in found.upcoming
+        ],
+        "concerns": [
+            {"kind": camel_case(one.kind), "sentence": sentence_for(one), "values": values_as_json(one.values)}
+            for one in found.concerns
+        ],
+        "moreConcerns": found.more_concerns,
+    }
+
+
+def _name_as_json(name: str, one: NameOverview) -> dict[str, Any]:
+    return {
+        "name": name,
+        "due": one.due,
+        "later": one.later,
+        "running": one.running,
+        "stuck": one.stuck,
+        "failed": one.failed,
+        "capped": sorted(one.capped),
+        "oldestDueAge": _milliseconds(one.oldest_due_age),
+        "longestRun": _milliseconds(one.longest_run),
+        "isPaused": one.is_paused,
+        "isServed": one.is_served,
+        "isLate": one.is_late,
+    }
+
+
+def _milliseconds(seconds: float | None) -> Any:
+    return None if seconds is None else plain_number(round(seconds * 1000))
 
 
 async def findings(call: Call) -> dict[str, Any]:

@@ -51,6 +51,16 @@ QUESTIONS: Final[Sequence[Route]] = (
     ),
     Route(
         method="GET",
+        path="/overview",
+        operation_id="getOverview",
+        summary="How the jobs of each name are, and what needs an operator",
+        act=judgement_answers.overview,
+        answer="Overview",
+        is_ours=True,
+        statuses=(400, 403),
+    ),
+    Route(
+        method="GET",
         path="/schedules",
         operation_id="listSchedules",
         summary="The recurring jobs, next run first",
