@@ -23,6 +23,7 @@ class CursorPage:
         has_next_page: Whether jobs follow. For a page that was read backward: whether a cursor was given.
         has_previous_page: Whether jobs precede. For a page that was read forward: whether a cursor was given.
         is_capped: Few jobs match the filter, and the search stopped before the page was full. Continue at `cursor`.
+        examined: How many jobs the search looked through, if it is capped; otherwise None.
     """
 
     jobs: Sequence[Job]
@@ -30,6 +31,7 @@ class CursorPage:
     has_next_page: bool
     has_previous_page: bool
     is_capped: bool = False
+    examined: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,11 +71,13 @@ class Found:
         jobs: In the order of reading.
         frontier: The place up to which all matching jobs were found; None for the end of the order.
         is_capped: The search stopped at `frontier`, at the limit of documents that are examined.
+        examined: How many documents the search that stopped looked through; None if none stopped.
     """
 
     jobs: Sequence[Job]
     frontier: Anchor | None = None
     is_capped: bool = False
+    examined: int | None = None
 
 
 def page_of(query: JobQuery, found: Found) -> CursorPage:
@@ -96,6 +100,7 @@ def page_of(query: JobQuery, found: Found) -> CursorPage:
         has_next_page=was_continued if query.backward else has_more,
         has_previous_page=has_more if query.backward else was_continued,
         is_capped=is_capped,
+        examined=found.examined if is_capped else None,
     )
 
 

@@ -153,7 +153,13 @@ ADDED_SCHEMAS: Final[Mapping[str, JsonSchema]] = {
     "JobFull": _with_more("Job", _MORE_OF_A_JOB),
     "JobFullList": closed({"jobs": list_of(ref("JobFull")), "isCapped": FLAG}),
     "JobFullPage": _with_more(
-        "JobCursorPage", {"jobs": list_of(ref("JobFull")), "previousCursor": or_null(TEXT), "isCapped": FLAG}
+        "JobCursorPage",
+        {
+            "jobs": list_of(ref("JobFull")),
+            "previousCursor": or_null(TEXT),
+            "isCapped": FLAG,
+            "examined": or_null(WHOLE),
+        },
     ),
     "JobsByIdRequest": closed(
         {
