@@ -56,7 +56,7 @@ BOXES = (
     Box("bridge/", "handlers on trio or asyncio", {"bridge"}, 520, 3),
     Box("embedded/", "a private MongoDB server", {"embedded"}, 105, 3, 180),
     Box("host/", "starts, drains and reports", {"host"}, 520, 4),
-    Box("client/", "enqueues and manages jobs", {"client"}, 390, 5),
+    Box("client/, diagnosis/", "enqueues, manages, judges", {"client", "diagnosis"}, 390, 5),
     Box("engine/", "claims, runs, settles; no MongoDB", {"engine"}, 650, 5, 250),
     Box("store/", "sends every MongoDB command", {"store"}, 390, 6),
     Box("jobs/, payloads/, events.py", "what a job is; no I/O", {"jobs", "payloads", "events", "errors"}, 390, 7, 250),

@@ -64,6 +64,8 @@ MAY_IMPORT: dict[str, set[str]] = {
         "document_lock",
         "unfinished_work",
     },
+    # What is wrong, and why: facts without words.
+    "diagnosis": {"safe_text", "error_types", "options_and_defaults", "jobs", "store"},
     "client": {
         "async_with",
         "log",
@@ -78,6 +80,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "events",
         "jobs",
         "store",
+        "diagnosis",
         "loops",
     },
     # How claimed things are run. Knows no job and no MongoDB.
@@ -205,7 +208,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "scheduler",
         "claims",
     },
-    "web": {"log", "error_types", "checks", "events", "jobs", "store", "client", "scheduler"},
+    "web": {"log", "error_types", "checks", "events", "jobs", "store", "diagnosis", "client", "scheduler"},
     "cli": {
         "safe_text",
         "log",
@@ -215,6 +218,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "options_and_defaults",
         "jobs",
         "store",
+        "diagnosis",
         "client",
         "host",
         "scheduler",

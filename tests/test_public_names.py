@@ -45,7 +45,20 @@ IN_ROOT = [
     "run_scheduler",
     "run_until_signalled",
 ]
-MODULES = ("events", "errors", "jobs", "client", "scheduler", "claims", "metrics", "web", "otel", "embedded", "testing")
+MODULES = (
+    "events",
+    "errors",
+    "jobs",
+    "client",
+    "diagnosis",
+    "scheduler",
+    "claims",
+    "metrics",
+    "web",
+    "otel",
+    "embedded",
+    "testing",
+)
 PUBLIC = ("trio_monque", *(f"trio_monque.{name}" for name in MODULES))
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.support.store import handle
-from trio_monque.cli.doctor.findings import KINDS
+from trio_monque.cli.doctor.terminal_words import KINDS
 from trio_monque.cli.program import run_program
 from trio_monque.clock import to_milliseconds
 from trio_monque.jobs.instance import Instance

@@ -26,7 +26,7 @@ from trio_monque import (
     run_claims,
 )
 from trio_monque.claims import create_claim_index, dead_letters, readmit
-from trio_monque.cli.doctor.examination import Examination
+from trio_monque.cli.doctor.doctor_command import examination
 from trio_monque.cli.program import run_program
 from trio_monque.errors import MonqueConnectionError
 from trio_monque.store.driver.types import Database
@@ -242,4 +242,4 @@ async def _finish(claim: Claim[dict[str, Any]]) -> None:
 
 
 def examines(database: Database, uri: str) -> None:
-    Examination(uri, database, "monque_jobs").facts(all_documents=True)
+    examination(uri, database, "monque_jobs").facts(all_documents=True)

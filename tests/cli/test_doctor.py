@@ -22,9 +22,9 @@ from tests.support.programs import uri_of_database
 from tests.support.standalone import restricted_server, standalone_server
 from tests.support.store import claim_due, handle, insert, stamp
 from trio_monque import Monque, clock
-from trio_monque.cli.doctor.examination import Examination
-from trio_monque.cli.doctor.facts import ServerFacts
+from trio_monque.cli.doctor.doctor_command import examination
 from trio_monque.cli.program import run_program
+from trio_monque.diagnosis.facts import ServerFacts
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.store.driver.types import Database
 from trio_monque.store.jobs import indexes
@@ -213,7 +213,7 @@ def test_streams_of_these_jobs_are_counted_and_from_ten_on_the_writes_too(
         db["others"].insert_many([{} for _ in range(500)])
 
     def look() -> ServerFacts:
-        return Examination(mongod.uri, db, "monque_jobs", pause=pause).facts().server
+        return examination(mongod.uri, db, "monque_jobs", pause=pause).facts().server
 
     with ExitStack() as stack:
         for one in others:
@@ -514,7 +514,7 @@ def test_questions_are_asked_until_the_time_is_up(capsys: pytest.CaptureFixture[
         with server.refusing(50, ["aggregate"]):
             assert doctor.looks().kinds.count("unanswered") > 3
             seconds = itertools.count()  # One for each question.
-            examination = Examination(doctor.uri, client["x"], "monque_jobs", clock=lambda: next(seconds) * 3.0)
-            unanswered = examination.facts().unanswered
+            look = examination(doctor.uri, client["x"], "monque_jobs", clock=lambda: next(seconds) * 3.0)
+            unanswered = look.facts().unanswered
     assert unanswered.count("further questions were not asked, as 30 s were over") == 1
     assert 1 < len(unanswered) <= 10

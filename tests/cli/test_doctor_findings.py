@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from trio_monque.cli.doctor.about_server import judge_indexes, judge_server
-from trio_monque.cli.doctor.doctor_command import judge
-from trio_monque.cli.doctor.facts import Facts, IndexFacts, ServerFacts
-from trio_monque.cli.doctor.findings import KINDS, Finding, FindingKind, Severity
+from trio_monque.cli.doctor.terminal_words import KINDS, KindWords, ShownFinding, shown
+from trio_monque.diagnosis import Severity, about_server, judgement
+from trio_monque.diagnosis.facts import Facts, IndexFacts, ServerFacts
+from trio_monque.diagnosis.findings import SEVERITIES
 from trio_monque.store.reads.diagnosis.index_health import Indexes, Plan
 from trio_monque.store.reads.diagnosis.server import Member, Server, Topology
 from trio_monque.store.reads.diagnosis.streams import WriteTotals
@@ -29,12 +29,28 @@ def replica_set(*members: Member, **fields: Any) -> Server:
     )
 
 
-def sentences(*found: Finding) -> list[str]:
+def sentences(*found: ShownFinding) -> list[str]:
     return [one.sentence for one in found]
 
 
+def judge(facts: Facts) -> list[ShownFinding]:
+    return [shown(one) for one in judgement.judge(facts)]
+
+
+def judge_server(facts: ServerFacts) -> list[ShownFinding]:
+    return [shown(one) for one in about_server.judge_server(facts)]
+
+
+def judge_indexes(facts: IndexFacts) -> list[ShownFinding]:
+    return [shown(one) for one in about_server.judge_indexes(facts)]
+
+
+def test_terminal_has_words_for_every_kind_in_the_order_of_the_table() -> None:
+    assert list(KINDS) == list(SEVERITIES)
+
+
 @pytest.mark.parametrize("kind", KINDS.values(), ids=lambda kind: kind.name)
-def test_texts_of_each_kind_are_sentences_with_fields(kind: FindingKind) -> None:
+def test_texts_of_each_kind_are_sentences_with_fields(kind: KindWords) -> None:
     assert KINDS[kind.name] is kind
     assert re.fullmatch(r"[a-z]+(-[a-z]+)*", kind.name)
     for text in (kind.sentence, kind.advice):
@@ -43,7 +59,7 @@ def test_texts_of_each_kind_are_sentences_with_fields(kind: FindingKind) -> None
         fields = {field for _, field, _, _ in Formatter().parse(text) if field is not None}
         assert all(field.isidentifier() for field in fields)
     in_advice = {field for _, field, _, _ in Formatter().parse(kind.advice) if field is not None}
-    filled = Finding(kind, dict.fromkeys(in_advice, "x"))
+    filled = ShownFinding(kind, dict.fromkeys(in_advice, "x"))
     assert "{" not in filled.advice
 
 

@@ -11,10 +11,10 @@ from bson import ObjectId
 
 from tests.support.jobs_in_memory import with_flat
 from trio_monque.cli.jobs.why_not_now import sentences_of
+from trio_monque.diagnosis.reasons import Circumstances, no_instance_runs, reasons_of
 from trio_monque.jobs.fences import ClaimStamp
 from trio_monque.jobs.instance import MOST_NAMES, Instance
 from trio_monque.jobs.job import Job, JobStatus
-from trio_monque.jobs.reasons import Circumstances, no_instance_runs, reasons_of
 
 NOW: Final = datetime(2026, 1, 1, 12, tzinfo=UTC)
 ID: Final = ObjectId("65f1c0ffee0123456789abcd")

@@ -134,6 +134,41 @@ async def test_errors_that_differ_in_numbers_are_one_group_of_any_names(monque: 
     assert (await monque.get_error_groups(limit=1)).is_capped
 
 
+async def test_errors_that_differ_in_addresses_and_in_long_ids_are_one_group(monque: Monque, jobs: Collection) -> None:
+    ids = [f"{number:08x}-0000-4000-8000-{number:012x}" for number in range(24)]
+    several = [f"no answer from https://a.example/{'/'.join(ids[place : place + 6])}: timed out" for place in range(4)]
+    jobs.insert_many([failed(number, reason) for number, reason in enumerate(several)])
+    jobs.insert_many([failed(9, f"550 unknown: {name}@mail.example.com") for name in ("j.lind", "ann+x", "bob")])
+    found = (await monque.get_error_groups()).groups
+    assert [(one.error, one.count) for one in found] == [
+        ("no answer from https://a.example/…/…/…/…/…/…: timed out", 4),
+        ("… unknown: …", 3),
+    ]
+
+
+async def test_errors_that_differ_late_are_two_groups(monque: Monque, jobs: Collection) -> None:
+    jobs.insert_many([failed(number, f"{'context ' * 40}: {cause}") for number, cause in enumerate(("gone", "full"))])
+    found = (await monque.get_error_groups()).groups
+    assert [one.count for one in found] == [1, 1]
+    assert all(len(one.error) <= 160 for one in found)
+
+
+async def test_group_has_its_jobs_by_name(monque: Monque, jobs: Collection) -> None:
+    jobs.insert_many([failed(number, f"gone {number}", name) for number, name in enumerate(("mail", "letter", "mail"))])
+    (found,) = (await monque.get_error_groups()).groups
+    mail, letter = found.by_name
+    assert (mail.name, mail.count, mail.first, mail.last) == ("mail", 2, BEGIN, BEGIN + timedelta(minutes=2))
+    assert (letter.name, letter.count, letter.error) == ("letter", 1, "gone …")
+
+
+async def test_broken_document_does_not_hide_that_more_jobs_run(monque: Monque, jobs: Collection) -> None:
+    jobs.insert_many([{**running(1), "failCount": "many"}, running(2), running(3)])
+    found = await monque.get_running(limit=2)
+    assert (numbers(found), found.is_capped) == ([2, 3], True)
+    found = await monque.get_running(limit=1)
+    assert (numbers(found), found.is_capped) == ([2], True)
+
+
 async def test_errors_of_a_name_and_since_a_moment(db: Database, monque: Monque, jobs: Collection) -> None:
     jobs.insert_many([failed(number, "gone", name=name) for number in range(300) for name in ("mail", "letter")])
     since = BEGIN + timedelta(minutes=290)

@@ -44,7 +44,7 @@ def test_each_name_has_its_jobs_by_status_and_the_age_of_the_oldest_due_one(
     assert queue_depths.queue_depths(store, NOW) == {
         "mail": QueueDepth(pending=3, due=2, completed=2, failed=1, cancelled=1, oldest_due_age=3590.0),
         "later": QueueDepth(pending=1),
-        "runs": QueueDepth(processing=1),
+        "runs": QueueDepth(processing=1, longest_run=0.0),
     }
     assert queue_depths.queue_depths(handle(jobs.database), PAST)["mail"].oldest_due_age is None
 

@@ -46,6 +46,7 @@ from trio_monque.claims import (
 from trio_monque.client import (
     EventStream,
 )
+from trio_monque.diagnosis import Concern, Diagnosis, Finding, NameOverview, Overview, Reason, Severity
 from trio_monque.embedded import (
     EmbeddedMember,
     EmbeddedMongod,
@@ -121,6 +122,7 @@ from trio_monque.jobs import (
     Enqueued,
     ErrorGroup,
     ErrorGroups,
+    FailureGroup,
     Figures,
     FollowUpChosen,
     FollowUpOwed,
@@ -137,9 +139,9 @@ from trio_monque.jobs import (
     QueueDepth,
     QueueStats,
     QueueView,
-    Reason,
     RunAgain,
     Schedule,
+    ScheduleBrief,
     SchedulePreview,
     Selection,
     WorkerView,

@@ -12,7 +12,7 @@ from bson import ObjectId
 from tests.support.store import claim, handle, insert
 from tests.web.http import LOOPS, Ask, asking
 from trio_monque import Monque
-from trio_monque.jobs import Reason
+from trio_monque.diagnosis import Reason
 from trio_monque.jobs.minutes import DONE, ROW, RUN_BUCKETS, RUN_MS, Part
 from trio_monque.store.driver.types import Collection, Database
 from trio_monque.store.jobs import minutes_written
@@ -32,6 +32,8 @@ QUESTIONS: Final = {
     "/instances/worker-1": "InstanceWithJobs",
     f"/jobs/{UNKNOWN}/reasons": "ReasonList",
     "/minutes": "MinuteList",
+    "/findings": "FindingList",
+    "/overview": "Overview",
 }
 
 

@@ -47,6 +47,9 @@ def cancel_jobs(
             nothing to do, and the database is not asked.
         older_than: Only jobs with `created_at` before this moment, timezone-aware.
         newer_than: Only jobs with `created_at` after this moment.
+        updated_from: Only jobs with `updated_at` at this moment or later.
+        updated_to: Only jobs with `updated_at` at this moment or earlier.
+        due: True for pending jobs that are due when the call begins, False for those that are due later.
         fail_reason: Only jobs with this text somewhere in `fail_reason`, to the letter. No index serves
             that: the server reads every job that the rest of the selection leaves.
         fail_reason_prefix: Only jobs whose `fail_reason` begins with this text; read in the same way.
@@ -91,6 +94,8 @@ def retry_jobs(
         raise InvalidOptionError(
             "unique_key", key, "selects pending and running jobs, and those are not retried: call retry_job with an id"
         )
+    if selector.due is not None:
+        raise InvalidOptionError("due", selector.due, "selects pending jobs, and those are not retried: leave it out")
     return Bulk(context, RetryJobs(context, selector, spread), on_progress)
 
 
@@ -173,6 +178,7 @@ class Bulk(Operation[BulkResult]):
         context, action = self._context, self._action
         if self._until is None:
             context.ensure_indexes()
+            action.begin()
             # Jobs that are enqueued later have larger ids. Without an end, the call might never catch up with them.
             self._until = bulk_writes.last_id(context.jobs)
             if self._until is None:

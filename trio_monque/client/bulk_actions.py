@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
 from random import Random
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from .. import events
 from ..error_types import MonqueConnectionError
@@ -41,8 +41,15 @@ class Action(ABC):
         self._context = context
         self._selector = selector
         self.statuses = selector.among(self.possible)
-        self.guard = selector.guard(self.statuses)
         self.index = indexes.UNIQUE_KEY if selector.has_key else None
+
+    @property
+    def guard(self) -> Mapping[str, Any]:
+        return self._selector.guard(self.statuses)
+
+    def begin(self) -> None:
+        """Note by which moment jobs are due: the same one for all batches."""
+        self._selector = self._selector.as_of(self._context.now)
 
     @abstractmethod
     def write(self, chosen: Sequence[Job], now: datetime) -> Written:

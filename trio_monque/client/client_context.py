@@ -7,8 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, Self, TypeVar
 
+from ..diagnosis.findings import Diagnosis
+from ..diagnosis.overview import Overview
 from ..error_types import MonqueConnectionError
-from ..jobs.minutes import Minute
+from ..jobs.minutes import MINUTE, LastHour, Minute
 from ..jobs.stored_value_limits import WorkerHere
 from ..jobs.views import NO_WORKERS, QueueDepth, QueueStats, WorkerView
 from ..log import logger_of
@@ -31,6 +33,10 @@ T = TypeVar("T")
 MOST_LOSSES: Final = 3
 
 
+DIAGNOSIS_KEPT_FOR: Final = 30.0
+"""Seconds for which a diagnosis is returned again: it asks the server some forty questions."""
+
+
 class ClientContext(ServerTime):
     """What the operations of one client share: the collection, the server's time, the indexes once they exist.
 
@@ -38,7 +44,9 @@ class ClientContext(ServerTime):
         jobs: The collection of the jobs.
         config: The client's options.
         stats: Cached counts of one name each; `stats_by_name` has those of all names at once, and `depths` those for
-            monitors; `minutes` has what was done.
+            monitors; `minutes` and `last_hour` have what was done, `overviews` how the jobs are, and `diagnosis` what
+            is wrong.
+        examining: Held while this client examines the database, by the thread that does.
         workers_here: Returns the workers of the scheduler that this client is, by name.
         worker_here: Returns the worker of a name of that scheduler, or None if it has none; None without a scheduler.
         are_indexes_there: No index need be created before the next write, as far as is known.
@@ -59,6 +67,11 @@ class ClientContext(ServerTime):
         self.stats_by_name: StatsCache[Mapping[str, QueueStats]] = StatsCache(config.stats_cache_ttl)
         self.depths: StatsCache[Mapping[str, QueueDepth]] = StatsCache(config.stats_cache_ttl)
         self.minutes: StatsCache[Sequence[Minute]] = StatsCache(config.stats_cache_ttl)
+        # Minutes are written once a minute.
+        self.last_hour: StatsCache[LastHour] = StatsCache(MINUTE.total_seconds() if config.stats_cache_ttl else 0.0)
+        self.overviews: StatsCache[Overview] = StatsCache(config.stats_cache_ttl)
+        self.diagnosis: StatsCache[Diagnosis] = StatsCache(DIAGNOSIS_KEPT_FOR if config.stats_cache_ttl else 0.0)
+        self.examining = threading.Lock()
         self.workers_here = workers_here
         self.worker_here = worker_here
         self.unserved = UnservedNames(lambda name: worker_here is not None and worker_here(name) is not None)
@@ -98,6 +111,9 @@ class ClientContext(ServerTime):
         self.stats_by_name.clear()
         self.depths.clear()
         self.minutes.clear()
+        self.last_hour.clear()
+        self.overviews.clear()
+        self.diagnosis.clear()
 
     def forget_indexes(self) -> None:
         """Create the indexes again before the next write: they may have been dropped."""

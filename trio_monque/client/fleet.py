@@ -68,12 +68,22 @@ def resume(context: ClientContext, worker: str | Named) -> Operation[bool]:
 
 def read_instances(context: ClientContext) -> Sequence[Instance]:
     """Return the entries of all instances, each with whether it is live."""
-    jobs, now = context.jobs, context.now()
+    return _judged(context, stored.read_all(context.jobs))
+
+
+def read_fleet(context: ClientContext) -> tuple[Sequence[Instance], frozenset[str]]:
+    """Return the entries of all instances, each with whether it is live, and the names that are paused."""
+    entries, paused_names = stored.read_fleet(context.jobs)
+    return _judged(context, entries), paused_names
+
+
+def _judged(context: ClientContext, entries: Sequence[Instance]) -> Sequence[Instance]:
+    now = context.now()
     # In virtual time schedulers send no heartbeats: those of this run are alive because they are here.
-    here = local_instance_ids(jobs.collection.full_name)
+    here = local_instance_ids(context.jobs.collection.full_name)
     return [
         replace(one, is_live=one.id in here or is_alive(one.last_heartbeat, one.heartbeat_interval, now))
-        for one in stored.read_all(jobs)
+        for one in entries
     ]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Literal
 
@@ -69,7 +70,12 @@ def get_jobs_with_cursor(
         MonqueConnectionError: The database did not answer within `operation_timeout`.
     """
     query = page_query(cursor, limit, direction, filter, sort)
-    return Read(lambda: page_of(query, queries.get_page(context.jobs, query)))
+
+    def read() -> CursorPage:
+        asked = replace(query, filter=query.filter.as_of(context.now))
+        return page_of(asked, queries.get_page(context.jobs, asked))
+
+    return Read(read)
 
 
 def get_queue_stats(context: ClientContext, *, name: str | None = None) -> Operation[QueueStats]:

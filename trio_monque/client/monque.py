@@ -25,6 +25,7 @@ from . import (
     bulk,
     enqueue,
     enqueue_many,
+    findings_and_overview,
     fleet,
     lists_and_counts,
     one_job,
@@ -398,6 +399,8 @@ class Monque:
     get_error_groups = awaited(questions.get_error_groups)
     get_minutes = awaited(questions.get_minutes)
     why_not_now = awaited(questions.why_not_now)
+    findings = awaited(findings_and_overview.findings)
+    get_overview = awaited(findings_and_overview.get_overview)
 
     instances = awaited(fleet.instances)
     paused = awaited(fleet.paused)

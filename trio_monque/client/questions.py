@@ -7,20 +7,21 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from ..checks import check_count, checked_moment
+from ..diagnosis.reasons import Circumstances, Reason, reasons_of
 from ..error_types import InvalidOptionError
 from ..jobs.failure_groups import ErrorGroups, error_groups
 from ..jobs.job import Job, JobStatus
-from ..jobs.job_selector import checked_name
+from ..jobs.job_query import object_id
+from ..jobs.job_selector import LIVE, checked_name
 from ..jobs.minutes import KEPT_FOR, Minute, merged, minute_of
-from ..jobs.reasons import Circumstances, Reason, reasons_of
 from ..jobs.views import JobList
-from ..store.jobs import instances as stored
+from ..store.driver.types import ObjectId
 from ..store.jobs.minutes_written import read_parts
-from ..store.reads.diagnosis.jobs import failed_jobs
-from ..store.reads.queries import count_due_before
+from ..store.reads.diagnosis.jobs import MOST_READ, failed_jobs
+from ..store.reads.queries import count_due_before, get_job
 from ..store.reads.special_jobs import recurring_jobs, running_jobs
 from .client_context import ClientContext
-from .fleet import read_instances
+from .fleet import read_fleet
 from .operation import Known, Operation, Read
 
 MOST_LISTED: Final = 1_000
@@ -69,20 +70,20 @@ def get_error_groups(
 ) -> Operation[ErrorGroups]:
     """Group the jobs that failed for good by their error, the most frequent first.
 
-    Errors that differ in numbers and ids only are one. The 5,000 jobs that failed last are looked at; of one name,
-    those that were due last.
+    Errors that differ in numbers, ids and mail addresses only are one. The 5,000 jobs that failed last are looked at;
+    of one name, those that were due last.
 
     Args:
         since: Only jobs that failed since then; timezone-aware.
         name: Only jobs of this name.
-        limit: How many groups, at most; up to a thousand.
+        limit: How many groups, at most; up to 5,000.
 
     Raises:
         InvalidOptionError: An argument is invalid; the message names it.
         AggregationTimeoutError: The server needed longer than a second.
         MonqueConnectionError: The database did not answer.
     """
-    check_count("limit", limit, at_least=1, at_most=MOST_LISTED)
+    check_count("limit", limit, at_least=1, at_most=MOST_READ)
     begin = None if since is None else checked_moment("since", since)
     checked = checked_name(name)
 
@@ -93,26 +94,40 @@ def get_error_groups(
     return Read(read)
 
 
-def why_not_now(context: ClientContext, job: Job) -> Operation[Sequence[Reason]]:
+def why_not_now(context: ClientContext, job: Job | ObjectId | str) -> Operation[Sequence[Reason]]:
     """Return why a job does not run now, or how its run is, as facts.
 
-    It is judged as `job` has it: read it again for its newest state.
+    Args:
+        job: A Job, which is judged as it was read; or its id, an ObjectId or its hex string: then it is read now.
+
+    Returns:
+        The reasons; none if there is no job of that id.
 
     Raises:
-        InvalidOptionError: `job` is not a Job.
+        InvalidOptionError: `job` is neither a Job nor an id.
+        BrokenDocumentError: The document of that id is not a job.
         MonqueConnectionError: The database did not answer within `operation_timeout`.
     """
-    if not isinstance(job, Job):
-        raise InvalidOptionError("job", job, "must be a Job, such as get_job returns")
-    return Read(lambda: reasons_of(job, _circumstances(context, job)))
+    if isinstance(job, Job):
+        return Read(lambda: reasons_of(job, _circumstances(context, job)))
+    if not isinstance(job, (ObjectId, str)):
+        raise InvalidOptionError("job", job, "must be a Job, such as get_job returns, or the id of one")
+    known = object_id(job)
+
+    def read() -> Sequence[Reason]:
+        found = None if known is None else get_job(context.jobs, known)
+        return () if found is None else reasons_of(found, _circumstances(context, found))
+
+    return Read(read)
 
 
 def _circumstances(context: ClientContext, job: Job) -> Circumstances:
     now, is_pending = context.now(), job.status is JobStatus.PENDING
+    entries, paused = read_fleet(context) if job.status in LIVE else ((), frozenset[str]())
     return Circumstances(
         now=now,
-        instances=read_instances(context) if job.status in (JobStatus.PENDING, JobStatus.PROCESSING) else (),
-        paused=frozenset(stored.paused(context.jobs)) if is_pending else frozenset(),
+        instances=entries,
+        paused=paused,
         ahead=count_due_before(context.jobs, job, MOST_AHEAD + 1) if is_pending and job.next_run_at <= now else 0,
         most_ahead=MOST_AHEAD,
     )
@@ -144,10 +159,11 @@ def get_minutes(
     key = f"{begin} {end}"
     if (known := context.minutes.known(key)) is not None:
         return Known(known)
-    return Read(lambda: context.minutes.get(key, lambda: _minutes(context, begin, end)))
+    return Read(lambda: context.minutes.get(key, lambda: minutes_of(context, begin, end)))
 
 
-def _minutes(context: ClientContext, begin: datetime | None, end: datetime | None) -> Sequence[Minute]:
+def minutes_of(context: ClientContext, begin: datetime | None, end: datetime | None) -> Sequence[Minute]:
+    """Return the minutes of a span; None for an hour ago, and for now."""
     last = context.now() if end is None else end
     first = minute_of(last - timedelta(hours=1)) if begin is None else begin
     return merged(read_parts(context.jobs, max(first, last - KEPT_FOR), last))

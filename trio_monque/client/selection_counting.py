@@ -17,7 +17,7 @@ def count_jobs(
 ) -> Operation[SelectionCount]:
     """Count the selected jobs, up to a number.
 
-    For a text in `fail_reason`, and for an age beside names or statuses, the server reads documents: 100,000 at most.
+    For a text in `fail_reason`, and for an age or a change beside names, the server reads documents: 100,000 at most.
     The count is then a lower bound, and `is_capped`.
 
     Args:
@@ -31,4 +31,9 @@ def count_jobs(
     """
     check_count("up_to", up_to, at_least=1)
     selector = JobSelector(**selection)
-    return Read(lambda: count_selected(context.jobs, selector, selector.among(tuple(JobStatus)), up_to))
+
+    def count() -> SelectionCount:
+        asked = selector.as_of(context.now)
+        return count_selected(context.jobs, asked, asked.among(tuple(JobStatus)), up_to)
+
+    return Read(count)

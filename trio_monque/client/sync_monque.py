@@ -18,6 +18,7 @@ from . import (
     bulk,
     enqueue,
     enqueue_many,
+    findings_and_overview,
     fleet,
     lists_and_counts,
     one_job,
@@ -251,6 +252,8 @@ class SyncMonque:
     get_error_groups = blocking(questions.get_error_groups)
     get_minutes = blocking(questions.get_minutes)
     why_not_now = blocking(questions.why_not_now)
+    findings = blocking(findings_and_overview.findings)
+    get_overview = blocking(findings_and_overview.get_overview)
 
     instances = blocking(fleet.instances)
     paused = blocking(fleet.paused)

@@ -3,7 +3,7 @@
 from .bulk_changes import BulkFailure, BulkResult
 from .endings import JobCancelledError, JobDeletedError, JobEndedError, JobFailedError
 from .enqueued import Enqueued
-from .failure_groups import ErrorGroup, ErrorGroups
+from .failure_groups import ErrorGroup, ErrorGroups, FailureGroup
 from .instance import Instance
 from .job import Job, JobStatus
 from .job_parts import (
@@ -21,9 +21,8 @@ from .job_selector import JobSelector, Selection
 from .minutes import Figures, Histogram, Minute
 from .new_job import NewJob
 from .outcomes import Discard, Retry, Snooze
-from .reasons import Reason
 from .schedule_preview import SchedulePreview
-from .views import BrokenDocument, CursorPage, JobList, QueueDepth, QueueStats, QueueView, WorkerView
+from .views import BrokenDocument, CursorPage, JobList, QueueDepth, QueueStats, QueueView, ScheduleBrief, WorkerView
 
 __all__ = [
     "BrokenDocument",
@@ -34,6 +33,7 @@ __all__ = [
     "Enqueued",
     "ErrorGroup",
     "ErrorGroups",
+    "FailureGroup",
     "Figures",
     "FollowUpChosen",
     "FollowUpOwed",
@@ -58,10 +58,10 @@ __all__ = [
     "QueueDepth",
     "QueueStats",
     "QueueView",
-    "Reason",
     "Retry",
     "RunAgain",
     "Schedule",
+    "ScheduleBrief",
     "SchedulePreview",
     "Selection",
     "Snooze",

@@ -14,13 +14,18 @@ from ..safe_text import one_line
 T = TypeVar("T")
 
 LONGEST_ERROR: Final = 160
-"""Characters of an error that distinguish it from others, and that are shown."""
+"""Characters of an error that are shown."""
+
+LONGEST_ESSENCE: Final = 500
+"""Characters of an error, without its variable parts, that distinguish it from others."""
 
 MINUTES: Final = 60
 """The minutes for which an error group has a count of its own."""
 
-# Ids, addresses and numbers: what differs between two errors with one cause.
-_VARIABLE: Final = re.compile(r"0x[0-9a-fA-F]+|\b(?=[a-f-]*\d)[0-9a-fA-F]{8}[0-9a-fA-F-]*\b|\d+")
+# Addresses of people and of memory, ids and numbers: what differs between two errors with one cause.
+_VARIABLE: Final = re.compile(
+    r"[\w.+-]+@[\w-]+(?:\.[\w-]+)+|0x[0-9a-fA-F]+|\b(?=[a-f-]*\d)[0-9a-fA-F]{8}[0-9a-fA-F-]*\b|\d+"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,8 +66,13 @@ class FailureGroup:
 
 def error_kind(reason: str | None) -> str:
     """Return what an error has in common with others of the same cause: its first line without numbers and ids."""
+    return one_line(error_essence(reason)[:LONGEST_ERROR]) or "an unknown error"
+
+
+def error_essence(reason: str | None) -> str:
+    """Return what distinguishes an error from those of other causes: `error_kind`, and what follows behind it."""
     first = (reason or "").strip().partition("\n")[0]
-    return one_line(_VARIABLE.sub("…", first)[:LONGEST_ERROR]) or "an unknown error"
+    return _VARIABLE.sub("…", first)[:LONGEST_ESSENCE]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,6 +88,7 @@ class ErrorGroup:
         example: The id of the job that failed last.
         first, last: When the first and the last of them failed, UTC.
         by_minute: How many failed in each of the last sixty minutes, the earliest first.
+        by_name: The jobs of each name, the most first.
     """
 
     error: str
@@ -88,6 +99,7 @@ class ErrorGroup:
     first: datetime
     last: datetime
     by_minute: Sequence[int]
+    by_name: Sequence[FailureGroup]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,7 +119,7 @@ class ErrorGroups:
 
 def error_groups(failures: Sequence[FailedJob], now: datetime, most: int, *, is_capped: bool) -> ErrorGroups:
     """Return the groups of these failures, `most` at most."""
-    groups = group_by(failures, lambda one: error_kind(one.reason))
+    groups = group_by(failures, lambda one: error_essence(one.reason))
     return ErrorGroups(
         groups=[_error_group(group, now) for group in groups[:most]],
         looked_at=len(failures),
@@ -131,6 +143,7 @@ def _error_group(group: Sequence[FailedJob], now: datetime) -> ErrorGroup:
         first=min(one.at for one in group),
         last=last.at,
         by_minute=by_minute,
+        by_name=[_of_one_name(some) for some in group_by(group, lambda one: one.name)],
     )
 
 
@@ -148,19 +161,13 @@ def group_by(items: Iterable[T], key: Callable[[T], object]) -> Sequence[Sequenc
     return sorted(groups.values(), key=len, reverse=True)
 
 
-def grouped_failures(failures: Iterable[FailedJob]) -> Sequence[FailureGroup]:
-    """Return the failures by name and error, the most frequent first."""
-    found = []
-    for group in group_by(failures, lambda one: (one.name, error_kind(one.reason))):
-        last = max(group, key=lambda one: one.at)
-        found.append(
-            FailureGroup(
-                name=last.name,
-                error=error_kind(last.reason),
-                count=len(group),
-                example=last.id,
-                first=min(one.at for one in group),
-                last=last.at,
-            )
-        )
-    return found
+def _of_one_name(group: Sequence[FailedJob]) -> FailureGroup:
+    last = max(group, key=lambda one: one.at)
+    return FailureGroup(
+        name=last.name,
+        error=error_kind(last.reason),
+        count=len(group),
+        example=last.id,
+        first=min(one.at for one in group),
+        last=last.at,
+    )

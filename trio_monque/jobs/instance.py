@@ -45,6 +45,7 @@ class Instance:
         held_by_name: How many jobs of each name it held, for the twenty names with the most.
         overdue_by_name: How many plain handlers of each name went on then although their runs were cancelled, for the
             twenty names with the most. Each holds a slot of its name.
+        slots: How many jobs can run at once in it; None if an older release has written the entry.
         version: The version of this library that it runs.
         is_live: Its last heartbeat is at most two of its intervals old.
     """
@@ -61,6 +62,7 @@ class Instance:
     held: int = 0
     held_by_name: Mapping[str, int] = field(default_factory=dict)
     overdue_by_name: Mapping[str, int] = field(default_factory=dict)
+    slots: int | None = None
     version: str = ""
     is_live: bool = True
 

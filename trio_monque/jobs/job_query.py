@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final, Literal
 
@@ -11,8 +11,10 @@ from bson.errors import InvalidId
 
 from ..checks import check_count
 from ..error_types import InvalidOptionError
+from .conditional_write import Within
 from .cursors import ORDERS, Anchor, decode
-from .job_selector import JobSelector, Statuses, checked_name, within
+from .job import JobStatus
+from .job_selector import JobSelector, Statuses, checked_instance, checked_name, within
 
 SortField = Literal["id", "created_at", "updated_at", "next_run_at"]
 
@@ -22,11 +24,11 @@ class JobFilter(JobSelector):
     """The jobs that a page shows. Conditions that are not given match all jobs. Moments are timezone-aware.
 
     Attributes:
-        name, status, older_than, newer_than, fail_reason, fail_reason_prefix, unique_key, unique_key_prefix: As in
-            JobSelector.
+        name, status, older_than, newer_than, updated_from, updated_to, due, fail_reason, fail_reason_prefix,
+            unique_key, unique_key_prefix: As in JobSelector.
         created_from, created_to: `created_at` is in this range, ends included.
-        updated_from, updated_to: Likewise for `updated_at`.
         run_from, run_to: Likewise for `next_run_at`.
+        instance: Running jobs that this instance holds: the `id` of an Instance, or `claimedBy` of Monque for Node.
 
     Raises:
         InvalidOptionError: A condition is invalid, or can match no job. The message names it.
@@ -34,30 +36,38 @@ class JobFilter(JobSelector):
 
     created_from: datetime | None = None
     created_to: datetime | None = None
-    updated_from: datetime | None = None
-    updated_to: datetime | None = None
     run_from: datetime | None = None
     run_to: datetime | None = None
+    instance: str | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.instance is not None:
+            checked_instance(self.instance)
+            if self.statuses not in (None, (JobStatus.PROCESSING,)):
+                statuses = ", ".join(self.statuses or ())
+                problem = "cannot be combined with instance: only running jobs are held by one"
+                raise InvalidOptionError("status", statuses, problem)
+            object.__setattr__(self, "status", (JobStatus.PROCESSING,))
 
     @classmethod
     def _ranges(cls) -> tuple[tuple[str, str, bool], ...]:
-        ends = (("created_from", "created_to"), ("updated_from", "updated_to"), ("run_from", "run_to"))
+        ends = (("created_from", "created_to"), ("run_from", "run_to"))
         return (*super()._ranges(), *((first, last, True) for first, last in ends))
 
     def conditions(self) -> dict[str, Any]:
         asked = super().conditions()
-        for attribute, first, last in (
-            ("created_at", self.created_from, self.created_to),
-            ("updated_at", self.updated_from, self.updated_to),
-            ("next_run_at", self.run_from, self.run_to),
-        ):
-            if first is not None or last is not None:
-                asked[attribute] = within(
-                    above=self.newer_than if attribute == "created_at" else None,
-                    below=self.older_than if attribute == "created_at" else None,
-                    at_least=first,
-                    at_most=last,
-                )
+        if self.created_from is not None or self.created_to is not None:
+            asked["created_at"] = within(
+                above=self.newer_than, below=self.older_than, at_least=self.created_from, at_most=self.created_to
+            )
+        if self.run_from is not None or self.run_to is not None:
+            other = asked.get("next_run_at", Within())
+            ends = within(at_least=self.run_from, at_most=self.run_to)
+            latest = [end for end in (other.at_most, ends.at_most) if end is not None]
+            asked["next_run_at"] = replace(ends, above=other.above, at_most=min(latest, default=None))
+        if self.instance is not None:
+            asked["claim.by"] = self.instance
         return asked
 
 

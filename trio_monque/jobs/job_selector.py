@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
-from dataclasses import dataclass, fields
+import copy
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final, TypedDict
+from typing import Any, Final, Self, TypedDict
 
 from ..checks import checked_moment
 from ..error_types import InvalidOptionError
@@ -25,6 +26,8 @@ class Selection(TypedDict, total=False):
         name: A name or several.
         status: A status or several. Jobs in a status that the action cannot change are not selected.
         older_than, newer_than: `created_at` is before, after this moment; timezone-aware.
+        updated_from, updated_to: `updated_at` is in this range, ends included.
+        due: True for pending jobs that are due when the call is made, False for those that are due later.
         fail_reason: A text that `fail_reason` contains, in exactly this spelling.
         fail_reason_prefix: A text that `fail_reason` begins with. Give one of the two.
         unique_key: The unique key of a pending or running job. It needs a name: another name may have the same key.
@@ -35,6 +38,9 @@ class Selection(TypedDict, total=False):
     status: Statuses | None
     older_than: datetime | None
     newer_than: datetime | None
+    updated_from: datetime | None
+    updated_to: datetime | None
+    due: bool | None
     fail_reason: str | None
     fail_reason_prefix: str | None
     unique_key: str | None
@@ -48,6 +54,11 @@ LIVE: Final = (JobStatus.PENDING, JobStatus.PROCESSING)
 def checked_name(given: object) -> str | None:
     """Returns a valid name, or None for all names. Raises InvalidOptionError otherwise."""
     return None if given is None else _text("name", given)
+
+
+def checked_instance(given: object) -> str:
+    """Returns the valid id of an instance. Raises InvalidOptionError otherwise."""
+    return _text("instance", given)
 
 
 def checked_statuses(given: Statuses | None) -> tuple[JobStatus, ...] | None:
@@ -115,6 +126,9 @@ class JobSelector:
         name: A name or several.
         status: A status or several.
         older_than, newer_than: Enqueued before, after this moment (`created_at`).
+        updated_from, updated_to: `updated_at` is in this range, ends included.
+        due: True for pending jobs that are due, False for those that are due later. It is judged when a call is made
+            with the selection, and once for the whole call.
         fail_reason: A text that `fail_reason` contains, in exactly this spelling.
         fail_reason_prefix: A text that it begins with.
         unique_key: The unique key of a pending or running job. It needs a name: another name may have the same key.
@@ -128,10 +142,14 @@ class JobSelector:
     status: Statuses | None = None
     older_than: datetime | None = None
     newer_than: datetime | None = None
+    updated_from: datetime | None = None
+    updated_to: datetime | None = None
+    due: bool | None = None
     fail_reason: str | None = None
     fail_reason_prefix: str | None = None
     unique_key: str | None = None
     unique_key_prefix: str | None = None
+    _as_of: datetime | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         # Tuples, because an iterator would be empty at its second use.
@@ -151,6 +169,8 @@ class JobSelector:
                 _text(f"{option}_prefix", prefix)
         if self.has_key:
             self._check_key()
+        if self.due is not None:
+            self._check_due()
 
     def _check_key(self) -> None:
         option = "unique_key" if self.unique_key is not None else "unique_key_prefix"
@@ -163,10 +183,18 @@ class JobSelector:
                 f"cannot be combined with {option}: only pending and running jobs have their key for themselves",
             )
 
+    def _check_due(self) -> None:
+        if not isinstance(self.due, bool):
+            raise InvalidOptionError("due", self.due, "must be True or False")
+        if self.statuses not in (None, (JobStatus.PENDING,)):
+            statuses = ", ".join(self.statuses or ())
+            raise InvalidOptionError("status", statuses, "cannot be combined with due: only pending jobs are due")
+        object.__setattr__(self, "status", (JobStatus.PENDING,))
+
     @classmethod
     def _ranges(cls) -> tuple[tuple[str, str, bool], ...]:
         """The attributes that begin and end each range, and whether the range includes its ends."""
-        return (("newer_than", "older_than", False),)
+        return (("newer_than", "older_than", False), ("updated_from", "updated_to", True))
 
     def _check_range(self, first: str, last: str, *, with_ends: bool) -> None:
         begin, end = getattr(self, first), getattr(self, last)
@@ -193,6 +221,14 @@ class JobSelector:
         """The selected statuses; None for all."""
         return self.status  # type: ignore[return-value]
 
+    def as_of(self, now: Callable[[], datetime]) -> Self:
+        """Return this selection with the moment by which it judges what is due; `now` is called only for that."""
+        if self.due is None:
+            return self
+        pinned = copy.copy(self)
+        object.__setattr__(pinned, "_as_of", now())
+        return pinned
+
     @property
     def has_key(self) -> bool:
         """Whether it selects by the unique key. Then it has names, and selects statuses of `LIVE` only."""
@@ -201,7 +237,7 @@ class JobSelector:
     @property
     def is_everything(self) -> bool:
         """Whether it has no condition, so that it selects all jobs."""
-        return all(getattr(self, field.name) is None for field in fields(self))
+        return all(getattr(self, one.name) is None for one in fields(self))
 
     def among(self, possible: Collection[JobStatus]) -> tuple[JobStatus, ...]:
         """The selected ones of these statuses; may be empty."""
@@ -209,10 +245,14 @@ class JobSelector:
         return tuple(status for status in JobStatus if status in possible and status in selected)
 
     def conditions(self) -> dict[str, Any]:
-        """Its conditions on other fields than name and status, in the form of a guard."""
+        """Its conditions on other fields than name and status, in the form of a guard. See `as_of` for what is due."""
         asked: dict[str, Any] = {}
         if self.older_than is not None or self.newer_than is not None:
             asked["created_at"] = within(above=self.newer_than, below=self.older_than)
+        if self.updated_from is not None or self.updated_to is not None:
+            asked["updated_at"] = within(at_least=self.updated_from, at_most=self.updated_to)
+        if (moments := self._due_within()) is not None:
+            asked["next_run_at"] = moments
         if self.fail_reason is not None:
             asked["fail_reason"] = Containing(self.fail_reason)
         if self.fail_reason_prefix is not None:
@@ -222,6 +262,12 @@ class JobSelector:
         if self.unique_key_prefix is not None:
             asked["unique_key"] = Containing(self.unique_key_prefix, at_the_beginning=True)
         return asked
+
+    def _due_within(self) -> Within | None:
+        if self.due is None:
+            return None
+        assert self._as_of is not None, "the call says by which moment"
+        return within(at_most=self._as_of) if self.due else within(above=self._as_of)
 
     def guard(self, statuses: Collection[JobStatus]) -> dict[str, Any]:
         """The condition of this selection for these statuses. It chooses the jobs, and each write repeats all of it."""

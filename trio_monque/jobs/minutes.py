@@ -142,6 +142,38 @@ class Minute:
 
 
 @dataclass(frozen=True, slots=True)
+class LastHour:
+    """What all schedulers did in the last hour.
+
+    Attributes:
+        minutes: Each minute, the earliest first.
+        usual_wait: For each name, the median of the seconds that its jobs were due before they ran.
+    """
+
+    minutes: Sequence[Minute] = ()
+    usual_wait: Mapping[str, float] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, minutes: Sequence[Minute]) -> LastHour:
+        """Make it from its minutes."""
+        medians = {name: figures.wait.percentile(0.5) for name, figures in _by_name(minutes).items()}
+        return cls(minutes, {name: median for name, median in medians.items() if median is not None})
+
+    def since(self, moment: datetime) -> Mapping[str, Figures]:
+        """Return the figures of each name in the minutes that ended later than this moment."""
+        return _by_name([one for one in self.minutes if one.at + MINUTE > moment])
+
+
+def _by_name(minutes: Iterable[Minute]) -> Mapping[str, Figures]:
+    found: dict[str, Figures] = {}
+    for minute in minutes:
+        for name, figures in minute.by_name.items():
+            if name != OTHER_NAMES:
+                found[name] = found[name] + figures if name in found else figures
+    return found
+
+
+@dataclass(frozen=True, slots=True)
 class Part:
     """What one scheduler did in one minute.
 

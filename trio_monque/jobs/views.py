@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -22,6 +23,7 @@ class CursorPage:
         has_next_page: Whether jobs follow. For a page that was read backward: whether a cursor was given.
         has_previous_page: Whether jobs precede. For a page that was read forward: whether a cursor was given.
         is_capped: Few jobs match the filter, and the search stopped before the page was full. Continue at `cursor`.
+        examined: How many jobs the search looked through, if it is capped; otherwise None.
     """
 
     jobs: Sequence[Job]
@@ -29,6 +31,7 @@ class CursorPage:
     has_next_page: bool
     has_previous_page: bool
     is_capped: bool = False
+    examined: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +48,22 @@ class JobList:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ScheduleBrief:
+    """A recurring job, in brief.
+
+    Attributes:
+        id, name, unique_key, status: Of the job.
+        at: When it is due next; of a job that has ended, when it was due last.
+    """
+
+    id: Any
+    name: str
+    unique_key: str | None
+    status: str
+    at: datetime
+
+
+@dataclass(frozen=True, kw_only=True)
 class Found:
     """The jobs that a query found.
 
@@ -52,11 +71,13 @@ class Found:
         jobs: In the order of reading.
         frontier: The place up to which all matching jobs were found; None for the end of the order.
         is_capped: The search stopped at `frontier`, at the limit of documents that are examined.
+        examined: How many documents the search that stopped looked through; None if none stopped.
     """
 
     jobs: Sequence[Job]
     frontier: Anchor | None = None
     is_capped: bool = False
+    examined: int | None = None
 
 
 def page_of(query: JobQuery, found: Found) -> CursorPage:
@@ -79,6 +100,7 @@ def page_of(query: JobQuery, found: Found) -> CursorPage:
         has_next_page=was_continued if query.backward else has_more,
         has_previous_page=has_more if query.backward else was_continued,
         is_capped=is_capped,
+        examined=found.examined if is_capped else None,
     )
 
 
@@ -118,6 +140,7 @@ class QueueDepth:
         due: How many of the pending ones were due by then. Those that are due first are counted first.
         capped: The statuses that have more jobs than were counted.
         oldest_due_age: Seconds for which the oldest due pending job has waited by then; None if none is due.
+        longest_run: Seconds for which the job that runs longest was claimed by then; None if none runs.
         stuck: How many of the processing jobs had no heartbeat for three of their heartbeat intervals, by the server's
             clock. Their holders are dead, frozen or cut off. Schedulers rescue such jobs by themselves, soon after.
     """
@@ -130,6 +153,7 @@ class QueueDepth:
     due: int = 0
     capped: frozenset[JobStatus] = field(default_factory=frozenset)
     oldest_due_age: float | None = None
+    longest_run: float | None = None
     stuck: int = 0
 
 

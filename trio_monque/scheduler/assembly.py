@@ -174,6 +174,7 @@ def _presence(shared: SchedulerContext, engine: JobEngine, minutes: MinuteCounts
         engine.stop,
         names=lambda: shared.workers.names,
         held=lambda: engine.unfinished,
+        slots=lambda: engine.slots.capacity,
         overdue=lambda: engine.overdue,
         minutes=None if minutes is None else MinuteWriter(shared.client, shared.db_threads, minutes, instance_id),
     )

@@ -10,7 +10,7 @@ import logging
 import os
 import secrets
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from importlib import metadata
@@ -34,10 +34,17 @@ MOST_ROUNDS: Final = 10
 
 
 class InstanceEntry:
-    """The entry of this instance, from its start to its end. All methods block, except for `renewed`."""
+    """The entry of this instance, from its start to its end. All methods block, except for `renewed`.
 
-    def __init__(self, context: ClientContext, config: SchedulerConfig) -> None:
+    Args:
+        slots: Returns how many jobs can run at once here; None if unknown.
+    """
+
+    def __init__(
+        self, context: ClientContext, config: SchedulerConfig, slots: Callable[[], int | None] = lambda: None
+    ) -> None:
         self._context = context
+        self._slots = slots
         self._id = config.instance_id
         self._interval = config.heartbeat_interval
         self._beats = Beats()
@@ -67,6 +74,7 @@ class InstanceEntry:
             started_at=now,
             last_heartbeat=now,
             heartbeat_interval=self._interval,
+            slots=self._slots(),
             version=_version(),
         )
         # An instance may run jobs without an entry: an operator has deleted it, or it is Monque for Node.
@@ -165,6 +173,7 @@ class InstanceEntry:
             names=_listed(names),
             draining=draining,
             held=len(held),
+            slots=self._slots(),
             held_by_name=most_held(job.name for job in held),
             overdue_by_name=most_held(job.name for job in overdue),
         )

@@ -49,6 +49,7 @@ class Presence:
     Args:
         names: The names that the scheduler runs now.
         held: The jobs that it holds now.
+        slots: How many jobs can run at once here.
         overdue: The jobs whose plain handlers go on although their runs were cancelled.
         minutes: Writes what was done in each minute; None if that is turned off.
     """
@@ -62,6 +63,7 @@ class Presence:
         *,
         names: Callable[[], Sequence[str]],
         held: Callable[[], Sequence[Job]],
+        slots: Callable[[], int],
         overdue: Callable[[], Sequence[Job]],
         minutes: MinuteWriter | None = None,
     ) -> None:
@@ -77,7 +79,7 @@ class Presence:
         self._minutes = minutes
         # In virtual time no heartbeats are sent, because every instance of this process is alive there.
         self._time = loop_time()
-        self._entry = InstanceEntry(context, config)
+        self._entry = InstanceEntry(context, config, slots)
         self._others: Observations[Instance] = Observations()
         self._ending = trio.CancelScope()
         self._is_beating = self._is_ending = False

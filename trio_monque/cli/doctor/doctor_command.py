@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 import click
 
+from ...client.client_context import ClientContext
+from ...diagnosis.examination import MOST_SECONDS_TO_ANSWER, Examination
+from ...diagnosis.facts import Facts
+from ...diagnosis.findings import Severity
+from ...diagnosis.judgement import judge
+from ...options_and_defaults import client_config
+from ...store.driver.types import Database
 from ..connection_options import Connection, connection_options
 from ..exit_statuses import CHECK_FAILED, SUCCEEDED
 from ..jobs.access import invalid_options
-from . import findings as kinds
-from .about_jobs import judge_jobs
-from .about_server import judge_indexes, judge_server
-from .examination import Examination
-from .facts import Facts
-from .findings import Finding, Severity
+from .terminal_words import ShownFinding, shown
 
 _EXAMPLES: Final = """\b
 Examples:
@@ -52,27 +54,26 @@ def doctor(connection: Connection, *, name: str | None, collection: str, all_doc
     Exit status: 0 if nothing needs attention, 1 if anything does, 2 if it could not look.
     """
     with invalid_options(), connection.open() as database:
-        facts = Examination(connection.uri, database, collection, name).facts(all_documents=all_documents)
+        facts = examination(connection.uri, database, collection, name).facts(all_documents=all_documents)
         where = f"{database.name}.{collection}"
-    findings = judge(facts)
+    findings = [shown(one) for one in judge(facts)]
     click.echo(_as_json(where, findings, facts) if as_json else "\n".join(_lines(where, findings)))
     needs_attention = any(one.kind.severity is not Severity.NOTE for one in findings)
     return CHECK_FAILED if needs_attention else SUCCEEDED
 
 
-def judge(facts: Facts) -> Sequence[Finding]:
-    """Return all findings, the worst first."""
-    found = [*judge_server(facts.server)]
-    if facts.indexes is not None:
-        found += judge_indexes(facts.indexes)
-    if facts.jobs is not None:
-        found += judge_jobs(facts.jobs)
-    found += (Finding(kinds.UNANSWERED, {"problem": problem}) for problem in facts.unanswered)
-    order = list(Severity)
-    return sorted(found, key=lambda one: order.index(one.kind.severity))
+def examination(
+    uri: str, database: Database, collection: str, name: str | None = None, **times: Callable[..., Any]
+) -> Examination:
+    """Return an examination of a collection by a client that writes nothing, and so creates no indexes."""
+    config = client_config(
+        {"collection_name": collection, "skip_index_creation": True, "operation_timeout": MOST_SECONDS_TO_ANSWER}
+    )
+    context = ClientContext.of(database, config)
+    return Examination(context.jobs, context.now, name, uri=uri, **times)
 
 
-def _lines(name: str, findings: Sequence[Finding]) -> Iterator[str]:
+def _lines(name: str, findings: Sequence[ShownFinding]) -> Iterator[str]:
     for one in findings:
         yield f"{one.kind.severity}: {one.sentence}"
         yield f"  {one.advice}"
@@ -82,7 +83,7 @@ def _lines(name: str, findings: Sequence[Finding]) -> Iterator[str]:
     yield f"{name}: {', '.join(numbers) or 'nothing needs attention'}."
 
 
-def _as_json(name: str, findings: Sequence[Finding], facts: Facts) -> str:
+def _as_json(name: str, findings: Sequence[ShownFinding], facts: Facts) -> str:
     jobs = [] if facts.jobs is None else facts.jobs.backlogs
     found: dict[str, Any] = {
         "collection": name,

@@ -6,11 +6,10 @@ from typing import Final
 
 import click
 
-from ...jobs.failure_groups import grouped_failures
 from ...safe_text import one_line
 from ...store.jobs.job_json import iso, value_as_json
 from ...store.reads.diagnosis.caps import Count
-from ...store.reads.diagnosis.jobs import failed_jobs
+from ...store.reads.diagnosis.jobs import MOST_READ
 from ..exit_statuses import SUCCEEDED
 from ..output import print_json, print_records, since
 from .access import JobsAccess, jobs_options
@@ -33,8 +32,10 @@ def errors(access: JobsAccess, *, name: str | None) -> int:
 
     With --json: {"errors": [...], "is_capped": false}.
     """
-    failures, is_capped = failed_jobs(access.jobs, name)
-    groups = grouped_failures(failures)
+    errors_found = access.client.get_error_groups(name=name, limit=MOST_READ)
+    is_capped = errors_found.is_capped
+    of_names = (one for group in errors_found.groups for one in group.by_name)
+    groups = sorted(of_names, key=lambda one: (one.count, one.last), reverse=True)
     if access.as_json:
         found = [
             {**vars(one), "example": _id(one.example), "first": iso(one.first), "last": iso(one.last)} for one in groups

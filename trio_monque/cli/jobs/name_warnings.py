@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from ...diagnosis.reasons import no_instance_runs
 from ...error_types import MonqueError
-from ...jobs.reasons import no_instance_runs
 from ..output import warn
 from .access import JobsAccess
 from .why_not_now import sentence_about_name

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
+from ...diagnosis.reasons import Reason
 from ...jobs.job import Job
-from ...jobs.reasons import Reason
 from ..output import counted, duration, moment
 
 Values = Mapping[str, Any]

@@ -180,7 +180,8 @@ class ScansByName:
 def scans_of(query: JobQuery) -> Sequence[IndexScan | ScansByName]:
     """Return the scans that together find all jobs of the query, each job once unless it moves meanwhile.
 
-    A query by unique keys reads all jobs with such keys, in `UNIQUE_KEY`, and sorts them. For all others:
+    A query by unique keys reads all jobs with such keys, in `UNIQUE_KEY`, and sorts them; one by the instance all jobs
+    that it holds, in `HELD`. For all others:
 
     | order         | of all               | of some statuses      | of some names              |
     |---------------|----------------------|-----------------------|----------------------------|
@@ -200,6 +201,9 @@ def scans_of(query: JobQuery) -> Sequence[IndexScan | ScansByName]:
     if given.has_key:
         keys = {**named, "unique_key": asked.pop("unique_key"), "status": one_of(given.among(LIVE))}
         return [_scan(indexes.UNIQUE_KEY, by, [keys], within, asked, is_sorted=False)]
+    if given.instance is not None:  # It holds few, so all are read, in whatever order.
+        held = {"status": JobStatus.PROCESSING, "claim.by": asked.pop("claim.by")}
+        return [_scan(indexes.HELD, by, [held], within, {**asked, **named}, is_sorted=False)]
     # A filter with every status is a filter without statuses.
     asks_statuses = given.statuses is not None and set(given.statuses) != set(JobStatus)
     statuses = given.statuses if given.statuses is not None and asks_statuses else tuple(JobStatus)

@@ -104,6 +104,18 @@ def read_all(jobs: JobCollection) -> Sequence[Instance]:
     return [instance for instance in found if instance is not None]
 
 
+@command("read the entries and the pauses", writes=False)
+def read_fleet(jobs: JobCollection) -> tuple[Sequence[Instance], frozenset[str]]:
+    """Return all entries, by id, and the names that are paused: the whole collection but the locks."""
+    documents = list(_beside(jobs).find({"$or": [_IS_ENTRY, _IS_PAUSE]}, sort=[("_id", 1)]))
+    pauses = [one["_id"] for one in documents if str(one["_id"]).startswith(PAUSE)]
+    entries = [_instance(one) for one in documents if one["_id"] not in pauses]
+    return (
+        [instance for instance in entries if instance is not None],
+        frozenset(one.removeprefix(PAUSE) for one in pauses),
+    )
+
+
 @command("look for claims under the instance's id", writes=False)
 def claims_of(jobs: JobCollection, instance_id: str) -> Sequence[Job]:
     """Return the jobs that are claimed under that id, without the fields that do not belong to a claim."""
@@ -136,6 +148,7 @@ def _changing(instance: Instance) -> dict[str, Any]:
         "names": list(instance.names),
         "draining": instance.draining,
         "held": instance.held,
+        "slots": instance.slots,
         "heldByName": _listed(instance.held_by_name),
         "overdueByName": _listed(instance.overdue_by_name),
     }
@@ -168,6 +181,7 @@ def _instance(document: Mapping[str, Any]) -> Instance | None:
             held=int(document["held"]),
             held_by_name=_by_name(document["heldByName"]),
             overdue_by_name=_by_name(document.get("overdueByName", ())),  # An older release does not write it.
+            slots=None if document.get("slots") is None else int(document["slots"]),  # Likewise.
             version=str(document["version"]),
         )
     except (KeyError, TypeError, ValueError, OverflowError) as error:

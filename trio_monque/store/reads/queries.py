@@ -132,7 +132,7 @@ def _found(
 ) -> Found:
     seen: dict[ObjectId, Job] = {}
     frontiers = []
-    is_capped = False
+    capped = set[str]()  # Without a snapshot, a scan is read twice.
     for scan in _in_turn(jobs, query, session):
         reader = PageReader(jobs, scan, query, cap if scan.is_sorted else None, light, session)
         found = reader.read(wanted)
@@ -140,7 +140,8 @@ def _found(
             seen.setdefault(job.id, job)
         if found.frontier is not None:
             frontiers.append(found.frontier)
-        is_capped = is_capped or found.is_capped
+        if found.is_capped:
+            capped.add(scan.index)
     ordered = sorted(seen.values(), key=lambda job: anchor_of(job, query.sort.by).key, reverse=query.descending)
     if not frontiers:
         end = anchor_of(ordered[wanted - 1], query.sort.by) if len(ordered) > wanted else None
@@ -149,7 +150,8 @@ def _found(
     # those of the other scans.
     frontier = (max if query.descending else min)(frontiers, key=lambda anchor: anchor.key)
     known = [job for job in ordered if not _is_behind(anchor_of(job, query.sort.by), frontier, query)]
-    return Found(jobs=known[:wanted], frontier=frontier, is_capped=is_capped)
+    examined = None if cap is None or not capped else cap * len(capped)
+    return Found(jobs=known[:wanted], frontier=frontier, is_capped=bool(capped), examined=examined)
 
 
 def _is_behind(anchor: Anchor, frontier: Anchor, query: JobQuery) -> bool:

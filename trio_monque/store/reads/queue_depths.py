@@ -28,7 +28,7 @@ from .queries import stages_of_names
 
 @dataclass(frozen=True, slots=True)
 class DepthCaps:
-    """The numbers up to which the jobs of one name in a status are counted; 0 to leave them out.
+    """The numbers up to which the jobs of one name in a status are counted; 0 to leave them out. And of how many names.
 
     A hundred thousand take about 0.2 s. Completed jobs are mostly kept for a while, under each name: with a hundred
     names, a higher number would cost seconds.
@@ -37,6 +37,7 @@ class DepthCaps:
     pending: int = 100_000
     failed: int = 10_000
     ended: int = 1_000
+    names: int | None = None
 
     def of(self) -> dict[JobStatus, int]:
         """Return the cap of each status that is counted."""
@@ -61,9 +62,10 @@ def queue_depths(jobs: JobCollection, now: datetime, caps: DepthCaps | None = No
         now: The server's time: later jobs are not due yet, and older heartbeats are over.
         caps: How far each status is counted.
     """
-    name, most_counted = jobs.collection.name, (caps or DepthCaps()).of()
+    name, most_counted, most_names = jobs.collection.name, (caps or DepthCaps()).of(), (caps or DepthCaps()).names
     at_rest = [
         *stages_of_names(indexes.AT_REST),
+        *([] if most_names is None else [{"$limit": most_names}]),
         *(_lookup(name, status, most, now) for status, most in most_counted.items()),
     ]
     # A name that is not text must not keep the others from being read.
@@ -104,9 +106,18 @@ def _running(now: datetime) -> list[dict[str, Any]]:
     oldest_beat = {"$subtract": [now, {"$multiply": [LEASE_IN_BEATS, clamped]}]}
     has_beat = {"$eq": [{"$type": beat}, "date"]}
     is_stuck = {"$or": [{"$not": [has_beat]}, {"$lt": [beat, oldest_beat]}]}
+    since = f"${FIELD['claim.since']}"
+    claimed = {"$cond": [{"$eq": [{"$type": since}, "date"]}, since, None]}  # The least of all leaves out null.
     return [
         {"$match": {_STATUS: running, _NAME: {"$type": "string"}}},
-        {"$group": {"_id": f"${_NAME}", running: {"$sum": 1}, "stuck": {"$sum": {"$cond": [is_stuck, 1, 0]}}}},
+        {
+            "$group": {
+                "_id": f"${_NAME}",
+                running: {"$sum": 1},
+                "stuck": {"$sum": {"$cond": [is_stuck, 1, 0]}},
+                "claimed": {"$min": claimed},
+            }
+        },
     ]
 
 
@@ -114,12 +125,13 @@ def _depth_of(row: dict[str, Any], now: datetime, most: dict[JobStatus, int]) ->
     nothing = {"number": 0, "first": None, "due": 0}
     counted = {status: (row.get(status.value) or [nothing])[0] for status in most}
     pending = counted.get(JobStatus.PENDING, nothing)
-    first = pending["first"]
+    first, claimed = pending["first"], row.get("claimed")
     return QueueDepth(
         **{status.value: min(found["number"], most[status]) for status, found in counted.items()},
         processing=row.get(JobStatus.PROCESSING.value, 0),
         due=min(pending["due"], pending["number"], most.get(JobStatus.PENDING, 0)),
         capped=frozenset(status for status, found in counted.items() if found["number"] > most[status]),
         oldest_due_age=(now - first).total_seconds() if first is not None and first <= now else None,
+        longest_run=None if claimed is None else max(0.0, (now - claimed).total_seconds()),
         stuck=row.get("stuck", 0),
     )

@@ -1,8 +1,9 @@
 """Counts the jobs of a selection, for a question before a bulk action. Each count reads a bounded part of an index.
 
-An index has the statuses and names of a selection, and shows how many jobs have them. Ages and fail reasons are in no
-index beside them: the server reads the documents to check these, `MOST_READ` of them at most. With an age, there is a
-second way, along the index of `created_at`: the count that reached its end is the exact one.
+An index has the statuses and names of a selection, and shows how many jobs have them, and how many of those are due.
+Ages, changes and fail reasons are in no index beside names: the server reads the documents to check these, `MOST_READ`
+of them at most. With an age or a change there is a second way, along the index of that date: the count that reached
+its end is the exact one.
 """
 
 from __future__ import annotations
@@ -20,12 +21,16 @@ from ..driver.bounded_counts import Stages, first_of, number_by
 from ..driver.commands import command
 from ..job_collection import JobCollection
 from ..jobs import indexes
+from .queries import names_at_rest
 
 MOST_COUNTED: Final = 100_000
 """The number up to which jobs are counted: a tenth of a second."""
 
 MOST_READ: Final = 100_000
 """Documents that are read to check what no index has: some tenths of a second."""
+
+MOST_NAMES: Final = 1_000
+"""Names whose due jobs are counted along the index that has the names first."""
 
 _BY_ID: Final = "_id_"
 
@@ -87,15 +92,51 @@ def count_selected(
     Documents that are not jobs count too, if they match: a bulk action meets them, and refuses them.
     """
     asked = selector.conditions()
-    by_status = _count(jobs, [*_by_status(selector, statuses, asked)], most_counted, most_read)
-    if not by_status.is_capped or by_status.number == most_counted or "created_at" not in asked:
-        return by_status
-    others = {key: condition for key, condition in asked.items() if key != "created_at"}
-    by_age = _part(
-        indexes.CREATED, {"created_at": asked["created_at"]}, {**_named(selector), **_status(statuses), **others}
-    )
-    counted = _count(jobs, [by_age], most_counted, most_read)
-    return counted if not counted.is_capped or counted.number > by_status.number else by_status
+    if "next_run_at" in asked and not selector.has_key:
+        return _count(jobs, [*_by_due_date(jobs, selector, statuses, asked)], most_counted, most_read)
+    best = _count(jobs, [*_by_status(selector, statuses, asked)], most_counted, most_read)
+    for parts in _by_dates(selector, statuses, asked):
+        if not best.is_capped or best.number == most_counted:
+            break
+        counted = _count(jobs, parts, most_counted, most_read)
+        best = counted if not counted.is_capped or counted.number > best.number else best
+    return best
+
+
+def _by_due_date(
+    jobs: JobCollection, selector: JobSelector, statuses: Sequence[JobStatus], asked: Mapping[str, Any]
+) -> Iterator[_CountedPart]:
+    """In the index, the due date stands behind the names: without a selection of names, those of pending jobs."""
+    names = names_at_rest(jobs, statuses, MOST_NAMES + 1) if selector.names is None else selector.names
+    when = {"next_run_at": asked["next_run_at"]}
+    others = _without("next_run_at", asked)
+    if selector.names is None and len(names) > MOST_NAMES:
+        yield _part(indexes.LISTING, when, {**_status(statuses), **others})
+    elif names:
+        yield _part(indexes.CLAIM, {"name": one_of((*names,)), **_status(statuses), **when}, others)
+
+
+def _by_dates(
+    selector: JobSelector, statuses: Sequence[JobStatus], asked: Mapping[str, Any]
+) -> Iterator[Sequence[_CountedPart]]:
+    """Yield other ways, along the index of a date: the names and texts are checked on what it leads to."""
+    named = _named(selector)
+    if "created_at" in asked:
+        of_age = {"created_at": asked["created_at"]}
+        yield [_part(indexes.CREATED, of_age, {**named, **_status(statuses), **_without("created_at", asked)})]
+    if "updated_at" in asked and named:
+        changed = {"updated_at": asked["updated_at"]}
+        others = {**named, **_without("updated_at", asked)}
+        yield [
+            _part(indexes.HELD, {"status": status}, {**named, **asked})
+            if status is JobStatus.PROCESSING
+            else _part(indexes.UPDATED, {"status": status, **changed}, others)
+            for status in statuses
+        ]
+
+
+def _without(attribute: str, asked: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: condition for key, condition in asked.items() if key != attribute}
 
 
 def _by_status(
@@ -103,8 +144,8 @@ def _by_status(
 ) -> Iterator[_CountedPart]:
     named = _named(selector)
     if selector.has_key:
-        others = {key: condition for key, condition in asked.items() if key != "unique_key"}
-        yield _part(indexes.UNIQUE_KEY, {**named, **_status(statuses), "unique_key": asked["unique_key"]}, others)
+        keys = {**named, **_status(statuses), "unique_key": asked["unique_key"]}
+        yield _part(indexes.UNIQUE_KEY, keys, _without("unique_key", asked))
         return
     if not asked and not named and set(statuses) == set(JobStatus):
         yield _CountedPart(_BY_ID, {}, {})  # Also documents without a status: `delete --everything` meets them.
@@ -117,7 +158,8 @@ def _by_status(
         elif named:
             yield _part(indexes.CLAIM, {**named, "status": status}, asked)
         else:
-            yield _part(indexes.UPDATED, {"status": status}, asked)
+            changed = {"updated_at": asked["updated_at"]} if "updated_at" in asked else {}
+            yield _part(indexes.UPDATED, {"status": status, **changed}, _without("updated_at", asked))
 
 
 def _part(index: IndexModel, leading: Mapping[str, Any], residual: Mapping[str, Any]) -> _CountedPart:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from datetime import datetime
 from functools import partial
 from typing import Any, Final
 
 from pymongo import ASCENDING
 
 from ...jobs.job import JobStatus
-from ...jobs.views import JobList
+from ...jobs.views import JobList, ScheduleBrief
+from ..codec import LENIENT
 from ..driver.bounded_counts import first_of
 from ..driver.commands import command
 from ..driver.types import Collection
@@ -18,6 +21,9 @@ from ..jobs import indexes
 
 MOST_READ: Final = 5_000
 """Jobs that are read to find those that recur, if the index of schedules is missing."""
+
+MOST_IN_BRIEF: Final = 1_000
+"""Schedules that are read for an overview."""
 
 _STATUS, _SINCE, _CRON, _DUE = (FIELD[name] for name in ("status", "claim.since", "schedule.cron", "next_run_at"))
 
@@ -34,8 +40,8 @@ def running_jobs(jobs: JobCollection, instance: str | None, most: int) -> JobLis
         # The server sorts the keys, and reads the documents of the first ones only.
         return indexes.hinted(indexes.HELD, lambda hint: list(find(hint=hint)))
 
-    found = list(jobs.decoded(read))
-    return JobList(jobs=found[:most], is_capped=len(found) > most)
+    found, others = jobs.sorted_out(read)
+    return JobList(jobs=found[:most], is_capped=len(found) + len(others) > most)
 
 
 @command("read the schedules", writes=False)
@@ -62,13 +68,44 @@ def recurring_jobs(jobs: JobCollection, most: int) -> JobList:
     return JobList(jobs=found[:most], is_capped=is_without_index or len(found) > most)
 
 
-def _with_unique_key(collection: Collection, most: int) -> list[Any]:
+@command("read the schedules in brief", writes=False)
+def schedules_in_brief(jobs: JobCollection, most: int = MOST_IN_BRIEF) -> tuple[Sequence[ScheduleBrief], bool]:
+    """Return the recurring jobs, next run first, and whether there may be more. Without their index: see above."""
+    collection = jobs.collection.with_options(codec_options=LENIENT)
+    shown = dict.fromkeys((FIELD[name] for name in ("name", "unique_key", "status", "next_run_at")), True)
+    is_without_index = False
+
+    def in_order(hint: str | None) -> list[Any]:
+        nonlocal is_without_index
+        is_without_index = hint is None
+        if hint is None:
+            return _with_unique_key(collection, most, most)
+        order = {_DUE: ASCENDING, FIELD["id"]: ASCENDING}
+        return list(collection.find({_CRON: {"$exists": True}}, shown, sort=order, limit=most + 1, hint=hint))
+
+    found = indexes.hinted(indexes.SCHEDULES, in_order)
+    brief = [
+        ScheduleBrief(
+            id=one[FIELD["id"]],
+            name=one[FIELD["name"]],
+            unique_key=one.get(FIELD["unique_key"]),
+            status=one[_STATUS],
+            at=one[_DUE],
+        )
+        for one in found[:most]
+        # Other programs may have written anything.
+        if isinstance(one.get(FIELD["name"]), str) and isinstance(one.get(_DUE), datetime) and _STATUS in one
+    ]
+    return brief, is_without_index or len(found) > most
+
+
+def _with_unique_key(collection: Collection, most: int, most_read: int = MOST_READ) -> list[Any]:
     live = {
         FIELD["name"]: {"$gte": ""},
         FIELD["unique_key"]: {"$exists": True},
         _STATUS: {"$in": [JobStatus.PENDING.value, JobStatus.PROCESSING.value]},
     }
-    steps = [*first_of(live, MOST_READ), {"$match": {_CRON: {"$exists": True}}}, {"$sort": {_DUE: ASCENDING}}]
+    steps = [*first_of(live, most_read), {"$match": {_CRON: {"$exists": True}}}, {"$sort": {_DUE: ASCENDING}}]
     steps.append({"$limit": most + 1})
     find = partial(collection.aggregate, steps)
     return indexes.hinted(indexes.UNIQUE_KEY, lambda hint: list(find(**indexes.hinting(hint))))

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from ...diagnosis.concerns import MOST_CONCERNS
+from ...diagnosis.findings import Severity
 from .schemas import ANYTHING, FLAG, ID, MOMENT, SCHEMAS, TEXT, WHOLE, JsonSchema, closed, list_of, or_null, ref
 
 _NUMBER: Final[JsonSchema] = {"type": "number"}
@@ -88,6 +90,27 @@ _REASON: Final = closed(
     {"kind": TEXT, "sentence": TEXT, "values": {"type": "object", "additionalProperties": ANYTHING}}
 )
 
+_FINDING: Final = closed(
+    {
+        "kind": TEXT,
+        "severity": {"type": "string", "enum": [one.value for one in Severity]},
+        "sentence": TEXT,
+        "advice": TEXT,
+        "values": {"type": "object", "additionalProperties": ANYTHING},
+    }
+)
+
+_NAME_OVERVIEW: Final = closed(
+    {
+        "name": TEXT,
+        **dict.fromkeys(("due", "later", "running", "stuck", "failed"), WHOLE),
+        "capped": list_of({"type": "string", "enum": ["due", "failed", "later"]}),
+        "oldestDueAge": or_null(WHOLE),
+        "longestRun": or_null(WHOLE),
+        **dict.fromkeys(("isPaused", "isServed", "isLate"), FLAG),
+    }
+)
+
 _INSTANCE: Final = closed(
     {
         "id": TEXT,
@@ -101,6 +124,7 @@ _INSTANCE: Final = closed(
         "isLive": FLAG,
         "isDraining": FLAG,
         "held": WHOLE,
+        "slots": or_null(WHOLE),
         "heldByName": _NUMBERS,
         "overdueByName": _NUMBERS,
     }
@@ -127,6 +151,7 @@ ADDED_SCHEMAS: Final[Mapping[str, JsonSchema]] = {
         },
     ),
     "ErrorGroupList": closed({"groups": list_of(_ERROR_GROUP), "lookedAt": WHOLE, "isCapped": FLAG}),
+    "FindingList": closed({"at": MOMENT, "findings": list_of(_FINDING)}),
     "InstanceList": closed({"instances": list_of(_INSTANCE)}),
     "InstanceWithJobs": closed(
         {"instance": {"anyOf": [_INSTANCE, {"type": "null"}]}, "jobs": list_of(ref("JobFull")), "isCapped": FLAG}
@@ -135,7 +160,13 @@ ADDED_SCHEMAS: Final[Mapping[str, JsonSchema]] = {
     "JobFull": _with_more("Job", _MORE_OF_A_JOB),
     "JobFullList": closed({"jobs": list_of(ref("JobFull")), "isCapped": FLAG}),
     "JobFullPage": _with_more(
-        "JobCursorPage", {"jobs": list_of(ref("JobFull")), "previousCursor": or_null(TEXT), "isCapped": FLAG}
+        "JobCursorPage",
+        {
+            "jobs": list_of(ref("JobFull")),
+            "previousCursor": or_null(TEXT),
+            "isCapped": FLAG,
+            "examined": or_null(WHOLE),
+        },
     ),
     "JobsByIdRequest": closed(
         {
@@ -151,6 +182,20 @@ ADDED_SCHEMAS: Final[Mapping[str, JsonSchema]] = {
     ),
     "NameRequest": closed({"name": TEXT}),
     "NameState": closed({"name": TEXT, "isPaused": FLAG, "hasChanged": FLAG}),
+    "Overview": closed(
+        {
+            "at": MOMENT,
+            "names": list_of(_NAME_OVERVIEW),
+            "isCapped": FLAG,
+            "running": WHOLE,
+            "slots": WHOLE,
+            "longestRun": or_null(WHOLE),
+            "instances": closed({"alive": WHOLE, "silent": WHOLE}),
+            "upcoming": list_of(closed({"id": TEXT, "name": TEXT, "uniqueKey": or_null(TEXT), "nextRunAt": MOMENT})),
+            "concerns": list_of(_REASON, maxItems=MOST_CONCERNS),
+            "moreConcerns": WHOLE,
+        }
+    ),
     "ReasonList": closed({"reasons": list_of(_REASON)}),
     "StaleRegions": closed({"regions": list_of(TEXT), "at": MOMENT}),
     "Permissions": closed({"readOnly": FLAG, "actions": closed(dict.fromkeys(PERMISSIONS, FLAG))}),

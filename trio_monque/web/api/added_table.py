@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Final
 
 from . import additions
-from .full_query import DIRECTIONS, any_view_in, is_full_in
+from .full_query import DIRECTIONS, FLAGS, any_view_in, is_full_in
 from .question_table import QUESTIONS
 from .route import Route, Surface, any_query
 from .schemas import TEXT
@@ -19,7 +19,8 @@ _VIEW: Final = parameter("view", {"type": "string", "enum": ["full"]})
 _OF_FULL_LIST: Final = [
     _VIEW,
     parameter("direction", {"type": "string", "enum": list(DIRECTIONS)}),
-    *(parameter(key, TEXT) for key in ("errorContains", "errorPrefix", "key", "keyPrefix")),
+    parameter("due", {"type": "string", "enum": list(FLAGS)}),
+    *(parameter(key, TEXT) for key in ("errorContains", "errorPrefix", "instance", "key", "keyPrefix")),
 ]
 
 

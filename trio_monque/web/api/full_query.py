@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 from ...error_types import InvalidOptionError
+from ...jobs.job_query import JobFilter
 from ..answers import INVALID_INPUT, RefusedRequestError
 from .query import Listing, is_possible_name, listing_in, single_values
 from .route import Pairs, no_query
@@ -15,8 +16,10 @@ _TEXTS: Final = {
     "keyPrefix": "unique_key_prefix",
     "errorContains": "fail_reason",
     "errorPrefix": "fail_reason_prefix",
+    "instance": "instance",
 }
-OF_FULL_LIST: Final = frozenset({"view", "direction", *_TEXTS})
+OF_FULL_LIST: Final = frozenset({"view", "direction", "due", *_TEXTS})
+FLAGS: Final = {"true": True, "false": False}
 DIRECTIONS: Final = ("forward", "backward")
 
 
@@ -44,11 +47,11 @@ def any_view_in(pairs: Pairs) -> Listing:
     own = single_values([(key, value) for key, value in pairs if key in OF_FULL_LIST], OF_FULL_LIST)
     shared = listing_in([(key, value) for key, value in pairs if key not in OF_FULL_LIST])
     direction = own.get("direction", "forward")
-    if own["view"] != "full" or direction not in DIRECTIONS:
+    if own["view"] != "full" or direction not in DIRECTIONS or own.get("due", "true") not in FLAGS:
         raise RefusedRequestError(400, INVALID_INPUT)
     texts = {attribute: own[key] for key, attribute in _TEXTS.items() if key in own}
     return FullListing(
-        filter=_with_texts(shared, texts),
+        filter=_with_more(shared, texts, FLAGS[own["due"]] if "due" in own else None),
         sort=shared.sort,
         cursor=shared.cursor,
         limit=shared.limit,
@@ -57,14 +60,14 @@ def any_view_in(pairs: Pairs) -> Listing:
     )
 
 
-def _with_texts(shared: Listing, texts: dict[str, str]) -> Any:
+def _with_more(shared: Listing, texts: dict[str, str], due: bool | None) -> JobFilter | None:  # noqa: FBT001
     if not all(is_possible_name(text) for text in texts.values()):
         raise RefusedRequestError(400, INVALID_INPUT)
-    if shared.filter is None or not texts:
-        return shared.filter
+    if shared.filter is None:
+        return None
     try:
-        return replace(shared.filter, **texts)  # type: ignore[arg-type]  # All are texts.
-    except InvalidOptionError:  # A key without a name, or a text and a prefix for one field.
+        return replace(shared.filter, due=due, **texts)  # type: ignore[arg-type]  # All are texts.
+    except InvalidOptionError:  # A key without a name, a text and a prefix for one field, or another status.
         raise RefusedRequestError(400, INVALID_INPUT) from None
 
 

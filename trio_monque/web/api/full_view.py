@@ -102,6 +102,7 @@ async def full_page_as_json(
         "hasPreviousPage": page.has_previous_page,
         "previousCursor": before if page.has_previous_page else None,
         "isCapped": page.is_capped,
+        "examined": page.examined,
     }
 
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
+from ...diagnosis.reasons import Reason
 from ...jobs.failure_groups import ErrorGroup
 from ...jobs.instance import Instance
-from ...jobs.reasons import Reason
 from ...jobs.views import JobList
 from ...store.jobs.job_json import iso
 from ..answers import INVALID_INPUT, NOT_FOUND, RefusedRequestError
@@ -98,6 +98,7 @@ def instance_as_json(one: Instance) -> dict[str, Any]:
         "isLive": one.is_live,
         "isDraining": one.draining,
         "held": one.held,
+        "slots": one.slots,
         "heldByName": dict(one.held_by_name),
         "overdueByName": dict(one.overdue_by_name),
     }
@@ -110,23 +111,25 @@ async def _list_as_json(found: JobList, call: Call) -> dict[str, Any]:
 
 async def reasons_of_job(call: Call) -> dict[str, Any]:
     """Return why a job does not run now, or how its run is."""
-    job = await call.surface.monque.get_job(call.job_id)
-    if job is None:
+    found = await call.surface.monque.why_not_now(call.job_id)
+    if not found:
         raise RefusedRequestError(404, NOT_FOUND)
-    return {"reasons": [_reason_as_json(one) for one in await call.surface.monque.why_not_now(job)]}
+    return {"reasons": [_reason_as_json(one) for one in found]}
 
 
 def _reason_as_json(reason: Reason) -> dict[str, Any]:
-    values = {_camel(name): _plain(value) for name, value in reason.values.items()}
-    return {"kind": _camel(reason.kind), "sentence": sentence_of(reason), "values": values}
+    values = {camel_case(name): plain_value(value) for name, value in reason.values.items()}
+    return {"kind": camel_case(reason.kind), "sentence": sentence_of(reason), "values": values}
 
 
-def _camel(name: str) -> str:
+def camel_case(name: str) -> str:
+    """Return a name as HTTP spells it."""
     first, *others = name.split("_")
     return first + "".join(one.capitalize() for one in others)
 
 
-def _plain(value: Any) -> Any:
+def plain_value(value: Any) -> Any:
+    """Return a value of a fact as JSON has it: moments in ISO 8601, seconds to the millisecond."""
     if isinstance(value, datetime):
         return iso(value)
     return plain_number(round(value, 3)) if isinstance(value, float) else value

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from . import minute_answers, question_answers
+from . import judgement_answers, minute_answers, question_answers
 from .minute_answers import minutes_asked
 from .question_answers import errors_asked, schedules_asked
 from .route import Route
@@ -36,6 +36,26 @@ QUESTIONS: Final[Sequence[Route]] = (
         answer="MinuteList",
         read_query=minutes_asked,
         parameters=[parameter("from", MOMENT), parameter("to", MOMENT), parameter("name", TEXT)],
+        is_ours=True,
+        statuses=(400, 403),
+    ),
+    Route(
+        method="GET",
+        path="/findings",
+        operation_id="listFindings",
+        summary="What is wrong with the server, the indexes, the instances and the jobs, the worst first",
+        act=judgement_answers.findings,
+        answer="FindingList",
+        is_ours=True,
+        statuses=(400, 403),
+    ),
+    Route(
+        method="GET",
+        path="/overview",
+        operation_id="getOverview",
+        summary="How the jobs of each name are, and what needs an operator",
+        act=judgement_answers.overview,
+        answer="Overview",
         is_ours=True,
         statuses=(400, 403),
     ),

@@ -74,6 +74,9 @@ _SELECTOR: Final[Mapping[str, JsonSchema]] = {
     # The rest is ours.
     "key": TEXT,
     "keyPrefix": TEXT,
+    "updatedAtFrom": MOMENT,
+    "updatedAtTo": MOMENT,
+    "due": FLAG,
     "errorContains": TEXT,
     "errorPrefix": TEXT,
 }

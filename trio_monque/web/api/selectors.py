@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final, cast
 
 from ...jobs.job_selector import Selection
 from ..answers import INVALID_INPUT, RefusedRequestError
@@ -14,6 +14,24 @@ from .query import is_possible_name
 HIDDEN_ERRORS = "Error texts are hidden here, so jobs cannot be selected by them"
 
 
+_MOMENTS: Final = {
+    "olderThan": "older_than",
+    "newerThan": "newer_than",
+    "updatedAtFrom": "updated_from",
+    "updatedAtTo": "updated_to",
+}
+_ATTRIBUTES: Final[Mapping[str, str]] = {
+    "name": "name",
+    "status": "status",
+    **_MOMENTS,
+    "due": "due",
+    "errorContains": "fail_reason",
+    "errorPrefix": "fail_reason_prefix",
+    "key": "unique_key",
+    "keyPrefix": "unique_key_prefix",
+}
+
+
 def check_selector(body: Any) -> None:
     """Refuse a selector that selects everything without naming that: it may be a mistake of the caller."""
     if ("everything" in body) == bool(body.keys() - {"everything"}):
@@ -21,8 +39,13 @@ def check_selector(body: Any) -> None:
     check_texts("key" in body and "keyPrefix" in body, "errorContains" in body and "errorPrefix" in body)
     # A key is that of one name.
     check_texts(("key" in body or "keyPrefix" in body) and "name" not in body)
+    check_texts("due" in body and not _may_be_due(body.get("status", "pending")))
     for condition in ("key", "keyPrefix", "errorContains", "errorPrefix"):
         check_texts(condition in body and not is_possible_name(body[condition]))
+
+
+def _may_be_due(status: Any) -> bool:
+    return set([status] if isinstance(status, str) else status) == {"pending"}
 
 
 def check_texts(*are_wrong: bool) -> None:
@@ -45,24 +68,12 @@ def selection_of(selector: Mapping[str, Any], hooks: Hooks) -> Selection | None:
     check_error_search(hooks, "errorContains" in selector or "errorPrefix" in selector)
     if not is_possible_name(selector.get("name", "any")):
         return None
-    selection: Selection = {}
-    if "name" in selector:
-        selection["name"] = selector["name"]
-    if "status" in selector:
-        selection["status"] = selector["status"]
-    if "olderThan" in selector:
-        selection["older_than"] = moment_in(selector["olderThan"])
-    if "newerThan" in selector:
-        selection["newer_than"] = moment_in(selector["newerThan"])
-    if "errorContains" in selector:
-        selection["fail_reason"] = selector["errorContains"]
-    if "errorPrefix" in selector:
-        selection["fail_reason_prefix"] = selector["errorPrefix"]
-    if "key" in selector:
-        selection["unique_key"] = selector["key"]
-    if "keyPrefix" in selector:
-        selection["unique_key_prefix"] = selector["keyPrefix"]
-    return selection
+    given = {
+        attribute: moment_in(selector[key]) if key in _MOMENTS else selector[key]
+        for key, attribute in _ATTRIBUTES.items()
+        if key in selector
+    }
+    return cast("Selection", given)
 
 
 def check_error_search(hooks: Hooks, searches: bool) -> None:  # noqa: FBT001

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from ...jobs.reasons import Reason
+from ...diagnosis.reasons import Reason
 from .lengths import counted, length, moment
 
 Values = Mapping[str, Any]

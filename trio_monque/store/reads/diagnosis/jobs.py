@@ -36,6 +36,7 @@ MANY_FAILURES: Final = 5
 """Failures in a row from which on a job counts as failing again and again."""
 
 _REASON_SHOWN: Final = 200
+_REASON_READ: Final = 1_000  # With long ids in it, its first line is shorter when they are left out.
 _GIVEN_UP: Final = r"^died \d+ times? while running"
 
 
@@ -115,7 +116,7 @@ def _troubled(found: Mapping[str, Any]) -> TroubledJob:
         status=str(found["status"]),
         deaths=int(given_up[0]) if given_up else _count(found["rescues"]),
         failures=_count(found["failures"]),
-        reason=reason,
+        reason=None if reason is None else reason[:_REASON_SHOWN],
     )
 
 
@@ -247,7 +248,7 @@ def _read(
                 "failures": f"${FIELD['fail_count']}",
                 "line": f"${FIELD['schedule.cron']}",
                 "timezone": f"${FIELD['schedule.timezone']}",
-                "reason": {"$cond": [is_text, {"$substrCP": [reason, 0, _REASON_SHOWN]}, None]},
+                "reason": {"$cond": [is_text, {"$substrCP": [reason, 0, _REASON_READ]}, None]},
             }
         },
     ]

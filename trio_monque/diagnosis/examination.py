@@ -8,23 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from time import monotonic, sleep
 from typing import Final, TypeVar
 
-from ...client.client_context import ClientContext
-from ...client.monque import Monque
-from ...error_types import MonqueConnectionError
-from ...jobs.instance import Instance, is_alive
-from ...jobs.views import BrokenDocument
-from ...options_and_defaults import client_config
-from ...store.driver.types import Database, IndexModel
-from ...store.fields import FIELD
-from ...store.jobs import indexes
-from ...store.jobs import instances as stored
-from ...store.jobs.collection_options import look_at_options
-from ...store.reads.diagnosis import (
+from ..error_types import MonqueConnectionError
+from ..jobs.instance import Instance, is_alive
+from ..jobs.views import BrokenDocument
+from ..store.broken import broken_documents
+from ..store.driver.types import IndexModel
+from ..store.fields import FIELD
+from ..store.job_collection import JobCollection
+from ..store.jobs import indexes
+from ..store.jobs import instances as stored
+from ..store.jobs.collection_options import look_at_options
+from ..store.reads.diagnosis import (
     backlog,
     documents,
     held_jobs,
@@ -32,9 +31,9 @@ from ...store.reads.diagnosis import (
     server,
     streams,
 )
-from ...store.reads.diagnosis import index_health as diagnosis
-from ...store.reads.diagnosis import jobs as of_jobs
-from ...store.reads.diagnosis.caps import MOST_SECONDS, taking_up_to
+from ..store.reads.diagnosis import index_health as diagnosis
+from ..store.reads.diagnosis import jobs as of_jobs
+from ..store.reads.diagnosis.caps import MOST_SECONDS, taking_up_to
 from .facts import Facts, IndexFacts, JobFacts, ServerFacts
 
 T = TypeVar("T")
@@ -44,6 +43,9 @@ MOST_EXPLAINED: Final = 5
 
 MOST_SECONDS_TO_ANSWER: Final = 5.0
 """Seconds that a question may take, with the search for a server."""
+
+MOST_SECONDS_A_BATCH: Final = 30.0
+"""Seconds that the server may take to read a batch of all documents."""
 
 OWED_FOR: Final = timedelta(minutes=2)
 """How long a job may owe its follow-up. Schedulers look for such jobs every half a minute."""
@@ -65,31 +67,27 @@ class Examination:
     """One examination of a collection of jobs.
 
     Args:
-        uri: The connection string, to reach single members.
-        database: The database.
-        collection: The name of the collection.
+        jobs: The jobs collection.
+        now: Returns the server's time.
         name: Look at the jobs of this name only; None for all names.
+        uri: The connection string, to reach single members; None to leave out what each of them is asked.
         clock: Returns seconds, for the time that the examination may take.
         pause: Lets the server go on for some seconds.
     """
 
     def __init__(
         self,
-        uri: str,
-        database: Database,
-        collection: str,
+        jobs: JobCollection,
+        now: Callable[[], datetime],
         name: str | None = None,
+        *,
+        uri: str | None = None,
         clock: Callable[[], float] = monotonic,
         pause: Callable[[float], None] = sleep,
     ) -> None:
         self._uri = uri
-        self._database = database
-        # Nothing is written, so the indexes are not created.
-        config = client_config(
-            {"collection_name": collection, "skip_index_creation": True, "operation_timeout": MOST_SECONDS_TO_ANSWER}
-        )
-        self._context = ClientContext.of(database, config)
-        self._jobs = self._context.jobs
+        self._jobs = replace(jobs, operation_timeout=MOST_SECONDS_TO_ANSWER)
+        self._now = now
         self._present: frozenset[str] = frozenset()
         self._unanswered: list[str] = []
         self._name = name
@@ -117,7 +115,7 @@ class Examination:
             jobs = self._of_jobs(all_documents=all_documents) if there.has_collection else None
             plans = [] if jobs is None else self._plans(jobs)
             of_indexes = IndexFacts(
-                database=self._database.name,
+                database=self._jobs.collection.database.name,
                 collection=self._jobs.collection.name,
                 indexes=there,
                 options=self._ask(partial(look_at_options, self._jobs)) or {},
@@ -137,7 +135,7 @@ class Examination:
         addresses = [_split(one.address) for one in members if one.is_up and one.state in _DATA_BEARING]
         is_replica_set = found.server.topology is server.Topology.REPLICA_SET
         ahead: Mapping[str, float] | None = None
-        if len(addresses) > 1 and not found.server.is_direct:
+        if self._uri is not None and len(addresses) > 1 and not found.server.is_direct:
             ahead = self._ask(partial(server.members_ahead, self._uri, addresses))
         return replace(
             found,
@@ -164,7 +162,7 @@ class Examination:
         return None if now is None else now.a_second_since(earlier)
 
     def _of_jobs(self, *, all_documents: bool) -> JobFacts:
-        jobs, now = self._jobs, self._context.now()
+        jobs, now = self._jobs, self._now()
         name = self._name
         names = [name] if name else self._list(partial(backlog.pending_names, jobs), indexes.CLAIM)
         latest = indexes.UPDATED if name is None else indexes.CLAIM
@@ -185,7 +183,7 @@ class Examination:
         )
 
     def _instances(self) -> Sequence[Instance]:
-        now = self._context.now()
+        now = self._now()
         return [
             replace(one, is_live=is_alive(one.last_heartbeat, one.heartbeat_interval, now))
             for one in stored.read_all(self._jobs)
@@ -199,10 +197,17 @@ class Examination:
         return list({repr(one.document_id): one for one in found}.values())
 
     def _all_broken(self) -> Sequence[BrokenDocument]:
-        client = Monque(self._database, collection_name=self._jobs.collection.name, skip_index_creation=True)
-        found = self._list(client.sync.get_broken_documents)
+        found = self._list(self._first_broken)
         field = FIELD["name"]
         return [one for one in found if self._name is None or one.document.get(field) == self._name]
+
+    def _first_broken(self) -> Sequence[BrokenDocument]:
+        jobs = replace(self._jobs, operation_timeout=MOST_SECONDS_A_BATCH)
+        look = broken_documents.BrokenLook()
+        found: list[BrokenDocument] = []
+        while not look.is_over:
+            found += broken_documents.sift(jobs, look, documents.MOST_FOUND - len(found))
+        return found
 
     def _plans(self, jobs: JobFacts) -> Sequence[diagnosis.Plan]:
         most = sorted(jobs.backlogs, key=lambda one: -one.due.number)[:MOST_EXPLAINED]

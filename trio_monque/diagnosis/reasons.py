@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
+from ..jobs.fences import is_ours, last_sign_of_life
+from ..jobs.instance import Instance, clamped, may_run, similar_name
+from ..jobs.job import Job, JobStatus, deaths_of, is_resumed
+from ..jobs.job_parts import NO_CLAIM
+from ..jobs.rescue_policy import SUSPECT_FROM
 from ..options_and_defaults import LEASE_IN_BEATS
-from .fences import is_ours, last_sign_of_life
-from .instance import Instance, clamped, may_run, similar_name
-from .job import Job, JobStatus, deaths_of, is_resumed
-from .job_parts import NO_CLAIM
-from .rescue_policy import SUSPECT_FROM
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,15 +7,15 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from ...jobs.instance import Instance
-from ...jobs.views import BrokenDocument
-from ...store.reads.diagnosis.backlog import Backlog
-from ...store.reads.diagnosis.documents import FullDocument
-from ...store.reads.diagnosis.held_jobs import Holder
-from ...store.reads.diagnosis.index_health import Indexes, Plan
-from ...store.reads.diagnosis.jobs import BadSchedule, Troubled
-from ...store.reads.diagnosis.owed_follow_ups import Owed
-from ...store.reads.diagnosis.server import Server, ServerConnections
+from ..jobs.instance import Instance
+from ..jobs.views import BrokenDocument
+from ..store.reads.diagnosis.backlog import Backlog
+from ..store.reads.diagnosis.documents import FullDocument
+from ..store.reads.diagnosis.held_jobs import Holder
+from ..store.reads.diagnosis.index_health import Indexes, Plan
+from ..store.reads.diagnosis.jobs import BadSchedule, Troubled
+from ..store.reads.diagnosis.owed_follow_ups import Owed
+from ..store.reads.diagnosis.server import Server, ServerConnections
 
 
 @dataclass(frozen=True, kw_only=True)

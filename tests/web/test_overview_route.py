@@ -1,0 +1,89 @@
+"""The route of the overview, and the words of HTTP for each concern."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+import pytest
+
+from tests.cli.doctor_support import enter
+from tests.web.http import LOOPS, Ask, asking
+from trio_monque import Monque
+from trio_monque.diagnosis import Concern
+from trio_monque.diagnosis.concerns import WORST_FIRST
+from trio_monque.store.driver.types import Collection, Database
+from trio_monque.web import create_app
+from trio_monque.web.api.schema_check import is_valid
+from trio_monque.web.api.schemas import ref
+from trio_monque.web.words import concern_sentences
+
+AT: Final = datetime(2030, 1, 2, 3, 4, 5, tzinfo=UTC)
+WAITING: Final = {"name": "mail", "due": 1204, "is_capped": False, "seconds": 184.0}
+SENTENCES: Final[list[tuple[str, dict[str, Any], str]]] = [
+    ("not_served", WAITING, "mail has 1,204 due jobs, and no instance runs this name."),
+    ("not_served", {**WAITING, "due": 1}, "mail has 1 due job, and no instance runs this name."),
+    (
+        "failing",
+        {"name": "mail", "failed": 214, "attempts": 1285, "seconds": 600.0},
+        "mail fails: 214 of 1,285 attempts in the last 10 m.",
+    ),
+    ("stuck", {"name": "mail", "count": 1}, "1 job of mail is stuck: the holder gives no sign of life."),
+    ("stuck", {"name": "mail", "count": 2}, "2 jobs of mail are stuck: the holder gives no sign of life."),
+    (
+        "silent_instance",
+        {"instance": "w1", "pid": 4711, "host": "web-1", "seconds": 48.0, "held": 4},
+        "Instance w1 (process 4711 on web-1) has been silent for 48 s. It held 4 jobs.",
+    ),
+    (
+        "late",
+        {**WAITING, "usual": 1.5, "is_capped": True},
+        "mail is late: more than 1,204 due jobs. The oldest waits for 3 m 4 s, and usually 1.5 s.",
+    ),
+    ("late", {**WAITING, "usual": None}, "mail is late: 1,204 due jobs. The oldest waits for 3 m 4 s."),
+    (
+        "schedule_failed",
+        {"name": "mail", "key": "nightly", "at": AT},
+        "The schedule nightly of mail failed for good at the run of 2030-01-02 03:04:05 UTC.",
+    ),
+    ("paused", WAITING, "mail is paused, with 1,204 due jobs."),
+]
+
+
+@pytest.mark.parametrize(("kind", "values", "sentence"), SENTENCES)
+def test_each_concern_has_a_sentence(kind: str, values: dict[str, Any], sentence: str) -> None:
+    assert concern_sentences.sentence_for(Concern(kind, values)) == sentence
+
+
+def test_every_judgement_has_a_sentence() -> None:
+    assert len({kind for kind, _, _ in SENTENCES}) == len(WORST_FIRST)
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_overview_has_names_and_concerns(db: Database, jobs: Collection, loop: str) -> None:
+    now = jobs.database.command("hello")["localTime"].replace(tzinfo=UTC)
+    monque = Monque(db)
+    monque.sync.schedule("0 0 1 1 *", "yearly", unique_key="next")
+    monque.sync.enqueue("mail", run_at=now - timedelta(minutes=5))
+    monque.sync.pause("mail")
+    enter(db, "w1", "mail", "yearly")
+
+    async def work(ask: Ask) -> None:
+        answer = await ask("GET", "/overview")
+        found = answer.json()
+        assert answer.status_code == 200
+        assert is_valid(found, ref("Overview")), found
+        mail, yearly = found["names"]
+        assert (mail["name"], mail["due"], mail["isPaused"], mail["isLate"]) == ("mail", 1, True, True)
+        assert mail["oldestDueAge"] >= 300_000
+        assert (yearly["name"], yearly["later"], yearly["isServed"]) == ("yearly", 1, True)
+        (upcoming,) = found["upcoming"]
+        assert (upcoming["name"], upcoming["uniqueKey"]) == ("yearly", "next")
+        assert re.fullmatch(r"\d{4}-01-01T00:00:00.000Z", upcoming["nextRunAt"])
+        (concern,) = found["concerns"]
+        assert (concern["kind"], concern["sentence"]) == ("paused", "mail is paused, with 1 due job.")
+        assert concern["values"]["isCapped"] is False
+        assert found["instances"] == {"alive": 1, "silent": 0}
+
+    asking(loop, create_app(monque), work)
