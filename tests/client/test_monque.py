@@ -80,6 +80,7 @@ CORE = (
     recovery,
     selection_counting,
     questions,
+    findings_and_overview,
 )
 
 
