@@ -25,6 +25,7 @@ from trio_monque.client import (
     bulk,
     enqueue,
     enqueue_many,
+    findings_and_overview,
     fleet,
     lists_and_counts,
     one_job,
