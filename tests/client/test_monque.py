@@ -71,17 +71,8 @@ def test_blocking_calls_are_the_same(db: Database) -> None:
 
 
 CORE = (
-    enqueue,
-    enqueue_many,
-    schedules,
-    one_job,
-    bulk,
-    lists_and_counts,
-    fleet,
-    recovery,
-    selection_counting,
-    questions,
-    findings_and_overview,
+    *(enqueue, enqueue_many, schedules, one_job, bulk, lists_and_counts, fleet, recovery, selection_counting),
+    *(findings_and_overview, questions),
 )
 
 
