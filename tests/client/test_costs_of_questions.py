@@ -47,7 +47,7 @@ CAPS: Final = DepthCaps(pending=in_full(40, 10_000), failed=in_full(10, 1_000), 
 """Lowered so that each is reached by what there is of it, as 2,000,000 jobs reach those of the library."""
 
 NOW: Final = datetime.now(UTC)
-FIRST: Final = ObjectId()
+LAST_DUE: Final = ObjectId()
 
 
 def documents() -> Iterator[dict[str, Any]]:
@@ -57,7 +57,7 @@ def documents() -> Iterator[dict[str, Any]]:
         status = "pending" if number % 10 == 3 else "failed" if number % 20 == 7 else "completed"
         due = created if number % 20 == 3 or status != "pending" else NOW + timedelta(hours=1)
         yield {
-            "_id": FIRST if number == 3 else ObjectId(),
+            "_id": LAST_DUE if number == JOBS - 17 else ObjectId(),
             # Names do not go with statuses: each has jobs of all.
             "name": RARE if number % 1_000 == 0 else f"name-{number // 20 % NAMES:02}",
             "data": {"number": number},
@@ -192,7 +192,7 @@ QUESTIONS: Final[dict[str, Question]] = {
     ),
     "schedules": Question(lambda monque: monque.get_schedules().jobs, SCHEDULES + 1, SCHEDULES),
     "next schedules": Question(lambda monque: monque.get_schedules(limit=10).jobs, 11, 11),
-    "one job": Question(lambda monque: monque.get_job(FIRST), 1, 1),
+    "one job": Question(lambda monque: monque.get_job(LAST_DUE), 1, 1),
     "key of a name": Question(lambda monque: monque.get_job_by_key("name-00", "key 3"), 2, 1),
     # --- Errors, counts, reasons ---
     "error groups": Question(
@@ -213,7 +213,7 @@ QUESTIONS: Final[dict[str, Question]] = {
         72,
         0,
     ),
-    "why not now": Question(lambda monque: monque.why_not_now(FIRST), MOST_AHEAD + 3, 1),
+    "why not now": Question(lambda monque: monque.why_not_now(LAST_DUE), MOST_AHEAD + 3, 1),
 }
 
 
@@ -223,7 +223,7 @@ def test_question_examines_no_more_than_its_bound(database: Database, monque: Sy
     answer, cost = examined(database, lambda: question.ask(monque))
     assert answer
     assert cost.plans
-    assert "COLLSCAN" not in cost.plans
+    assert not any("COLLSCAN" in plan for plan in cost.plans)
     assert cost.keys <= question.keys
     assert cost.documents <= question.documents
 
