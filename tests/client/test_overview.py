@@ -14,10 +14,12 @@ from tests.support.authorized import authorized_server
 from tests.support.examined import profiling
 from tests.support.store import handle
 from trio_monque import Monque, Workers, open_scheduler
+from trio_monque.client import findings_and_overview
 from trio_monque.errors import MonqueConnectionError
 from trio_monque.jobs.minutes import DONE, FAILED_ATTEMPTS, ROW, WAIT_BUCKETS, Part, minute_of
 from trio_monque.store.driver.types import Collection, Database
 from trio_monque.store.jobs import minutes_written
+from trio_monque.store.reads.queue_depths import DepthCaps
 
 
 def document(name: str, status: str, at: datetime, **fields: Any) -> dict[str, Any]:
@@ -143,3 +145,22 @@ async def test_documents_of_other_programs_harm_no_overview(db: Database, jobs: 
     assert found.names["mail"].is_paused
     assert found.names["mail"].longest_run is None
     assert [one.name for one in found.upcoming] == ["yearly"]
+
+
+async def test_schedules_that_no_client_of_this_release_declared_are_found_by_their_keys(
+    db: Database, jobs: Collection, now: datetime
+) -> None:
+    monque = Monque(db)
+    await monque.enqueue("mail")  # The other indexes are there.
+    later = now + timedelta(hours=1)
+    jobs.insert_one(document("hourly", "pending", later, repeatInterval="0 * * * *", uniqueKey="hourly"))
+    jobs.insert_one(document("mail", "pending", later, uniqueKey="another"))
+    assert [one.unique_key for one in (await monque.get_overview()).upcoming] == ["hourly"]
+
+
+async def test_overview_of_very_many_names_is_capped(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(findings_and_overview, "OVERVIEW_CAPS", DepthCaps(pending=5, failed=5, ended=0, names=3))
+    for number in range(4):
+        await Monque(db).enqueue(f"name-{number}")
+        found = await Monque(db).get_overview()
+        assert (len(found.names), found.is_capped) == (min(3, number + 1), number >= 2)

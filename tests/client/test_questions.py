@@ -6,8 +6,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 import pytest
+from bson import ObjectId
 
-from tests.support.examined import examined
+from tests.support.examined import examined, profiling
 from trio_monque import Monque
 from trio_monque.errors import InvalidOptionError
 from trio_monque.store.driver.types import Collection, Database
@@ -215,3 +216,34 @@ async def test_count_stops_where_it_is_asked_to(db: Database, monque: Monque, jo
     counted, cost = examined(db, lambda: monque.sync_in_loop.count_jobs(name="mail", up_to=10))
     assert (counted.number, counted.is_capped) == (10, True)
     assert cost.keys <= 12
+
+
+# --- Reasons ---
+
+
+async def test_reasons_are_asked_for_by_a_job_or_its_id(monque: Monque, jobs: Collection) -> None:
+    job = await monque.enqueue("mail")
+    await monque.pause("mail")
+    expected = await monque.why_not_now(job)
+    assert [one.kind for one in expected] == ["paused", "no_instances"]
+    assert await monque.why_not_now(job.id) == await monque.why_not_now(str(job.id)) == expected
+    jobs.update_one({"_id": job.id}, {"$set": {"status": "failed"}})
+    assert [one.kind for one in await monque.why_not_now(job.id)] == ["failed"]
+    assert [one.kind for one in await monque.why_not_now(job)] == ["paused", "no_instances"]  # As it was read.
+
+
+async def test_job_that_is_not_there_has_no_reasons(monque: Monque) -> None:
+    assert await monque.why_not_now(ObjectId()) == ()
+    assert await monque.why_not_now("mail") == ()
+    with pytest.raises(InvalidOptionError, match="job"):
+        await monque.why_not_now(7)  # type: ignore[arg-type]
+
+
+async def test_reasons_of_a_pending_job_need_two_commands_beside_the_job(db: Database, monque: Monque) -> None:
+    job = await monque.enqueue("mail")
+    commands = []
+    for collection in ("monque_jobs", "monque_jobs.instances"):
+        with profiling(db, collection=collection) as reported:
+            await monque.why_not_now(job)
+        commands.append(len([*reported()]))
+    assert commands == [1, 1]

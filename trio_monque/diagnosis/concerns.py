@@ -50,7 +50,7 @@ class FleetFacts:
     Attributes:
         now: The server's time.
         depths: The jobs of each name.
-        is_capped: There are more names.
+        is_capped: There may be more names.
         instances: All that have an entry, dead ones too.
         paused: The names that are paused.
         recent: What became of the runs of each name in the last ten minutes.

@@ -53,7 +53,7 @@ class Overview:
     Attributes:
         at: The server's time, UTC.
         names: The jobs of each name, by name; also of paused names without jobs.
-        is_capped: There are more names.
+        is_capped: There may be more names.
         instances: All that have an entry, silent ones too, by id.
         slots: How many jobs can run at once in the live instances; those of older releases are not counted.
         upcoming: The schedules that are due next, up to ten.
