@@ -7,7 +7,7 @@ of what is there: of names, of running jobs, of schedules, and of caps.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
@@ -25,7 +25,7 @@ from trio_monque.client import findings_and_overview
 from trio_monque.client.questions import MOST_AHEAD
 from trio_monque.client.sync_monque import SyncMonque
 from trio_monque.jobs import JobFilter
-from trio_monque.store.driver.types import Database
+from trio_monque.store.driver.types import Collection, Database
 from trio_monque.store.jobs import indexes
 from trio_monque.store.reads import counts_by_name, job_counts, queries
 from trio_monque.store.reads.diagnosis import jobs as troubled
@@ -217,22 +217,29 @@ QUESTIONS: Final[dict[str, Question]] = {
 }
 
 
-@pytest.mark.parametrize("asked", QUESTIONS)
-def test_question_examines_no_more_than_its_bound(database: Database, monque: SyncMonque, asked: str) -> None:
-    question = QUESTIONS[asked]
-    answer, cost = examined(database, lambda: question.ask(monque))
-    assert answer
-    assert cost.plans
-    assert not any("COLLSCAN" in plan for plan in cost.plans)
-    assert cost.keys <= question.keys
-    assert cost.documents <= question.documents
+TOGETHER: Final = [tuple(QUESTIONS)] if FULL else [(one,) for one in QUESTIONS]
+"""In full all in one test: several processes that run tests would each make the two million jobs."""
 
 
-def test_names_alone_are_read_by_skipping_from_name_to_name(database: Database, monque: SyncMonque) -> None:
-    jobs = handle(database)
-    names, cost = examined(database, lambda: queries.names_at_rest(jobs, indexes.AT_REST))
-    assert len(names) == NAMES + 1
-    assert cost.keys <= 2 * (NAMES + 1) + 1
+@pytest.mark.parametrize("asked", TOGETHER, ids=lambda asked: asked[0])
+def test_question_examines_no_more_than_its_bound(database: Database, monque: SyncMonque, asked: Sequence[str]) -> None:
+    for one in asked:
+        question = QUESTIONS[one]
+        answer, cost = examined(database, lambda question=question: question.ask(monque))  # type: ignore[misc]
+        assert answer, one
+        assert cost.plans, one
+        assert not any("COLLSCAN" in plan for plan in cost.plans), one
+        assert cost.keys <= question.keys, one
+        assert cost.documents <= question.documents, one
+
+
+def test_names_alone_are_read_by_skipping_from_name_to_name(db: Database, jobs: Collection) -> None:
+    jobs.insert_many(_at_rest(number, NOW) for number in range(50 * NAMES))
+    store = handle(db)
+    indexes.ensure(store)
+    names, cost = examined(db, lambda: queries.names_at_rest(store, indexes.AT_REST))
+    assert len(names) == NAMES
+    assert cost.keys <= 2 * NAMES + 1
     assert cost.documents == 0
 
 

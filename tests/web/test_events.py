@@ -150,25 +150,6 @@ def test_viewers_learn_what_to_read_again(db: Database, jobs: Collection, loop: 
 
 
 @pytest.mark.parametrize("loop", LOOPS)
-def test_renewal_of_a_claim_concerns_its_page_alone(db: Database, jobs: Collection, loop: str) -> None:
-    job = insert(handle(db))
-
-    async def work() -> None:
-        async with viewing(create_app(Monque(db)), "", f"job={job.id}") as (peer, of_job):
-            await in_thread(insert, handle(db))  # So that the stream is open.
-            await peer.learns("names")
-            await of_job.learns("names")
-            seen, of_all = len(of_job.messages), len(peer.messages)
-            await in_thread(lambda: jobs.update_one({"_id": job.id}, {"$set": {"lastHeartbeat": job.created_at}}))
-            await of_job.learns(f"job:{job.id}", seen)
-            renewed = next(one for one in of_job.messages[seen:] if f"job:{job.id}" in one["regions"])
-            assert renewed["regions"] == [f"job:{job.id}"]
-            assert len(peer.messages) == of_all
-
-    on(loop, work)
-
-
-@pytest.mark.parametrize("loop", LOOPS)
 def test_all_viewers_have_one_stream_and_the_next_one_goes_on_with_it(
     db: Database, mongod: EmbeddedServer, loop: str
 ) -> None:
