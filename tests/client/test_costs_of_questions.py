@@ -89,7 +89,7 @@ def database(client: MongoClient[Any]) -> Iterator[Database]:
     """The jobs, once for all questions: they change nothing."""
     found: Database = client[f"monque_test_{secrets.token_hex(6)}"]
     insert_all(found["monque_jobs"], documents())
-    indexes.ensure(handle(found), also=[indexes.SCHEDULES])
+    indexes.ensure(handle(found, operation_timeout=600.0), also=[indexes.SCHEDULES])
     yield found
     client.drop_database(found.name)
 
