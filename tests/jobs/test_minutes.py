@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
+from unittest.mock import ANY
 
 import bson
 import pytest
@@ -28,6 +30,7 @@ from trio_monque.jobs.minutes import (
     Part,
     bucket_of,
     merged,
+    total,
 )
 from trio_monque.jobs.outcomes import Succeeded
 from trio_monque.scheduler.minute_counts import MOST_WAITING, MinuteCounts
@@ -129,7 +132,7 @@ def test_minute_has_what_became_of_its_runs() -> None:
     found.count(done(ran=0.001, waited=-1.0), DONE)
     found.count(settlement(status=JobStatus.PENDING), FAILED_ATTEMPTS)
     found.count(failed("letter"), FAILED_ATTEMPTS)
-    found.rescued("letter", NOW)
+    found.rescued(replace(done("letter").job, status=JobStatus.PENDING, updated_at=NOW))
     assert found.over_by(NOW) == ()
     (part,) = found.over_by(MINUTE + timedelta(minutes=1))
     assert (part.at, part.slots) == (MINUTE, 7)
@@ -161,6 +164,60 @@ def test_clock_that_steps_back_loses_no_run() -> None:
     found.count(done(at=NOW), DONE)
     found.count(done(at=NOW - timedelta(minutes=3)), DONE)
     assert [minute.in_all.done for minute in merged(found.all_so_far())] == [2]
+
+
+def test_clock_that_was_set_back_begins_its_minutes_anew() -> None:
+    """Without that, all would count in one minute of the future until the clock has caught up."""
+    found, later = counts(), NOW + timedelta(hours=1)
+    found.count(done(), DONE)
+    found.count(done(at=later), DONE)
+    found.over_by(later)
+    found.over_by(NOW)  # The heartbeat after the step.
+    found.count(done(), DONE)
+    parts = found.over_by(MINUTE + timedelta(minutes=1))
+    assert [part.at for part in parts] == [MINUTE, MINUTE + timedelta(hours=1), MINUTE]
+    ids = [str(document_of(part, "one", "r")["_id"]) for part in parts]
+    assert len(set(ids)) == 3
+    assert [minute.in_all.done for minute in merged(parts)] == [2, 1]
+
+
+def test_heartbeat_whose_time_is_a_moment_behind_splits_no_minute() -> None:
+    found = counts()
+    found.count(done(at=MINUTE), DONE)
+    found.over_by(MINUTE - timedelta(milliseconds=5))
+    found.count(done(at=MINUTE), DONE)
+    assert [minute.in_all.done for minute in merged(found.all_so_far())] == [2]
+
+
+def test_job_does_not_wait_before_it_is_there() -> None:
+    """A date in the past puts a job in front of the others."""
+    found = counts()
+    first = done(waited=2)
+    first.job = replace(first.job, next_run_at=datetime(1970, 1, 1, tzinfo=UTC))
+    found.count(first, DONE)
+    (minute,) = merged(found.all_so_far())
+    assert minute.in_all.wait.seconds == pytest.approx(2)
+
+
+def test_jobs_that_fail_for_good_without_a_run_are_counted() -> None:
+    found = counts()
+    job = replace(failed().job, status=JobStatus.FAILED)
+    found.rescued(job)
+    found.failed_without_run(job)
+    (minute,) = merged(found.all_so_far())
+    assert (minute.in_all.rescued, minute.in_all.failed_attempts, minute.in_all.failed_for_good) == (1, 0, 2)
+
+
+def test_scheduler_that_starts_again_within_a_minute_has_its_slots_once() -> None:
+    parts = [Part(MINUTE, slots, {"mail": [1] * ROW}, by=by) for by, slots in (("one", 3), ("one", 5), ("two", 7))]
+    (minute,) = merged(parts)
+    assert (minute.slots, minute.in_all.done) == (12, 3)
+
+
+def test_sum_beyond_the_integers_of_the_database_is_its_largest_one() -> None:
+    part = Part(NOW, 1, {"mail": [2**70] * NUMBERS + [0] * 2 * BUCKETS})
+    stored = bson.decode(bson.encode(document_of(part, "one", "r")))
+    assert stored["n"][0][1 : NUMBERS + 1] == [2**63 - 1] * NUMBERS
 
 
 def test_what_was_written_is_forgotten_and_what_was_not_is_kept() -> None:
@@ -210,10 +267,20 @@ def test_parts_of_several_schedulers_are_one_minute() -> None:
     one.count(done(), DONE)
     other.count(done(), DONE)
     other.count(done("letter"), DONE)
-    (minute,) = merged([*one.all_so_far(), *other.all_so_far()])
+    parts = [replace(part, by=by) for by, found in (("one", one), ("two", other)) for part in found.all_so_far()]
+    (minute,) = merged(parts)
     assert minute.slots == 14
     assert {name: figures.done for name, figures in minute.by_name.items()} == {"mail": 2, "letter": 1}
     assert sum([minute.in_all, minute.in_all], Figures()).done == 6
+
+
+@given(st.lists(st.lists(st.integers(0, 100_000), min_size=1)))
+def test_total_is_the_sum(several: list[list[int]]) -> None:
+    figures = [Figures(1, 2, 3, 4, histogram(*values), histogram(*values[1:])) for values in several]
+    found, expected = total(figures), sum(figures, Figures())
+    assert found == replace(expected, run=replace(expected.run, seconds=ANY), wait=replace(expected.wait, seconds=ANY))
+    assert found.run.seconds == pytest.approx(expected.run.seconds)
+    assert found.wait.seconds == pytest.approx(expected.wait.seconds)
 
 
 def test_document_of_twenty_names_is_a_few_kilobytes() -> None:

@@ -114,7 +114,7 @@ IS_SHOWN: Final = {
     "reads.queue_depths.queue_depths", "reads.selection_counts._number", "reads.job_counts.queue_stats",
     "reads.counts_by_name._rows", "reads.counts_by_name.counts_by_name",
     "reads.special_jobs.by_next_run", "reads.special_jobs.in_order", "jobs.instances.read_fleet",
-    "jobs.minutes_written.read_parts",
+    "jobs.minutes_written.read_minutes",
 }  # fmt: skip
 
 

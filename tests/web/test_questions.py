@@ -190,7 +190,8 @@ def test_minutes_have_figures_in_all_and_by_name(db: Database, loop: str) -> Non
         of_one = await right(ask, span + "&name=letter", "MinuteList")
         assert [one["done"] for one in of_one["minutes"]] == [2, 0]
         assert [one["name"] for one in of_one["names"]] == ["letter"]
-        assert await right(ask, "/minutes", "MinuteList") == {"minutes": [], "names": []}
+        for query in ("", "?to=0001-01-01T00:00:00Z", "?from=9998-01-01T00:00:00Z"):
+            assert await right(ask, "/minutes" + query, "MinuteList") == {"minutes": [], "names": []}
         spans = (f"{begin_at}&to=2030-01-02T03:04:00Z", f"{begin_at}&to=2031-01-01T00:00:00Z")
         for query in ("from=1h", "to=", "x=1", *spans):
             assert await answer(ask, "/minutes?" + query) == INVALID, query

@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from operator import add
 from typing import Final
 
 BUCKETS: Final = 26
@@ -97,10 +98,11 @@ class Figures:
     Attributes:
         done: Runs that succeeded.
         failed_attempts: Runs that failed, with or without attempts left.
-        failed_for_good: Jobs that failed for good.
+        failed_for_good: Jobs that failed for good: after such a run, after too many rescues, or because the server
+            refuses every claim on them.
         rescued: Claims of dead instances that were taken away.
         run: How long the runs took.
-        wait: How long the jobs were due before they were claimed.
+        wait: How long the jobs were there and due before they were claimed.
     """
 
     done: int = 0
@@ -121,6 +123,24 @@ class Figures:
         )
 
 
+def total(several: Iterable[Figures]) -> Figures:
+    """Add figures up: as `sum` with `+`, and ten times as fast for many."""
+    every = [*several]
+    return Figures(
+        sum(one.done for one in every),
+        sum(one.failed_attempts for one in every),
+        sum(one.failed_for_good for one in every),
+        sum(one.rescued for one in every),
+        _together([one.run for one in every]),
+        _together([one.wait for one in every]),
+    )
+
+
+def _together(every: Sequence[Histogram]) -> Histogram:
+    counts = tuple(map(sum, zip(*[one.counts for one in every], strict=True))) if every else NO_TIMES.counts
+    return Histogram(counts, sum(one.seconds for one in every))
+
+
 @dataclass(frozen=True, slots=True)
 class Minute:
     """What all schedulers did in one minute.
@@ -138,7 +158,7 @@ class Minute:
     @property
     def in_all(self) -> Figures:
         """The figures of all names together."""
-        return sum(self.by_name.values(), Figures())
+        return total(self.by_name.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,21 +176,25 @@ class LastHour:
     @classmethod
     def of(cls, minutes: Sequence[Minute]) -> LastHour:
         """Make it from its minutes."""
-        medians = {name: figures.wait.percentile(0.5) for name, figures in _by_name(minutes).items()}
+        medians = {name: figures.wait.percentile(0.5) for name, figures in _of_names(minutes).items()}
         return cls(minutes, {name: median for name, median in medians.items() if median is not None})
 
     def since(self, moment: datetime) -> Mapping[str, Figures]:
         """Return the figures of each name in the minutes that ended later than this moment."""
-        return _by_name([one for one in self.minutes if one.at + MINUTE > moment])
+        return _of_names([one for one in self.minutes if one.at + MINUTE > moment])
 
 
-def _by_name(minutes: Iterable[Minute]) -> Mapping[str, Figures]:
-    found: dict[str, Figures] = {}
+def totals_by_name(minutes: Iterable[Minute]) -> Mapping[str, Figures]:
+    """Return the figures of each name in these minutes together."""
+    found: dict[str, list[Figures]] = defaultdict(list)
     for minute in minutes:
         for name, figures in minute.by_name.items():
-            if name != OTHER_NAMES:
-                found[name] = found[name] + figures if name in found else figures
-    return found
+            found[name].append(figures)
+    return {name: total(several) for name, several in found.items()}
+
+
+def _of_names(minutes: Iterable[Minute]) -> Mapping[str, Figures]:
+    return {name: figures for name, figures in totals_by_name(minutes).items() if name != OTHER_NAMES}
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,23 +205,33 @@ class Part:
         at: When the minute began, UTC.
         slots: How many jobs it could run at once.
         rows: The numbers of each name; see `ROW`.
+        steps: How often the server's clock had stepped back before: a minute may come again.
+        by: The instance; "" before it is written.
     """
 
     at: datetime
     slots: int
     rows: Mapping[str, Sequence[int]]
+    steps: int = 0
+    by: str = ""
 
 
 def merged(parts: Iterable[Part]) -> Sequence[Minute]:
-    """Return the minutes that these parts make, the earliest first."""
-    slots: dict[datetime, int] = defaultdict(int)
-    by_name: dict[datetime, dict[str, Figures]] = defaultdict(dict)
+    """Return the minutes that these parts make, the earliest first. It keeps no part."""
+    # Lists of integers: a day of a fleet has hundreds of thousands of rows, and figures take ten times as long to add.
+    slots: dict[datetime, dict[str, int]] = defaultdict(dict)
+    rows: dict[datetime, dict[str, list[int]]] = defaultdict(dict)
     for part in parts:
-        slots[part.at] += part.slots
-        names = by_name[part.at]
+        of_minute = slots[part.at]
+        of_minute[part.by] = max(of_minute.get(part.by, 0), part.slots)  # It may have started again within the minute.
+        names = rows[part.at]
         for name, row in part.rows.items():
-            names[name] = names.get(name, Figures()) + figures_of(row)
-    return [Minute(at, slots[at], by_name[at]) for at in sorted(slots)]
+            sums = names.get(name)
+            names[name] = [*row] if sums is None else [*map(add, sums, row)]
+    return [
+        Minute(at, sum(slots[at].values()), {name: figures_of(row) for name, row in rows[at].items()})
+        for at in sorted(slots)
+    ]
 
 
 def figures_of(row: Sequence[int]) -> Figures:

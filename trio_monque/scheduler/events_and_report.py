@@ -145,6 +145,8 @@ class JobReporter(Reporter[Job, JobSettlement, Rescued, SchedulerReport]):
             error = DocumentRefusedError(one.reason)
             if one.job.status is JobStatus.FAILED:
                 self.tally.unclaimable += 1
+                if self._minutes is not None:
+                    self._minutes.failed_without_run(one.job)
                 self.event_delivery.emit(events.JobFailed(one.job, error, will_retry=False))
             else:
                 self.event_delivery.emit(events.SchedulerErrorOccurred(error, one.job))
@@ -202,7 +204,7 @@ class JobReporter(Reporter[Job, JobSettlement, Rescued, SchedulerReport]):
         announce_ends(self._namespace)
         if self._minutes is not None:
             for one in rescued:
-                self._minutes.rescued(one.before.name, one.after.updated_at)
+                self._minutes.rescued(one.after)
         for event in log_and_events_of(rescued):
             self.event_delivery.emit(event)
             if isinstance(event, events.JobFailed) and isinstance(event.error, ScheduleEndedError):

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Final
 
-from ..jobs.job import JobStatus
+from ..jobs.job import Job, JobStatus
 from ..jobs.minutes import (
     BUCKETS,
     FAILED_ATTEMPTS,
@@ -46,6 +46,7 @@ class MinuteCounts:
         self._rows: dict[str, list[int]] = {}
         self._begin: datetime | None = None
         self._end: datetime | None = None
+        self._steps = 0
         self._waiting: deque[Part] = deque(maxlen=MOST_WAITING)
 
     def count(self, settlement: JobSettlement, what: int) -> None:
@@ -63,18 +64,27 @@ class MinuteCounts:
         row[RUN_BUCKETS + min(max(0, milliseconds - 1).bit_length(), BUCKETS - 1)] += 1
         claim = job.claim
         if claim is not None and claim.since is not None:
-            milliseconds = max(0, round((claim.since - job.next_run_at).total_seconds() * 1000))
+            # A job that is enqueued with a date in the past, to be the first one, did not wait since that date.
+            due = max(job.next_run_at, job.created_at)
+            milliseconds = max(0, round((claim.since - due).total_seconds() * 1000))
             row[WAIT_MS] += milliseconds
             row[WAIT_BUCKETS + min(max(0, milliseconds - 1).bit_length(), BUCKETS - 1)] += 1
 
-    def rescued(self, name: str, at: datetime) -> None:
-        """Count a claim of a dead instance that was taken away."""
-        self._row(name, at)[RESCUED] += 1
+    def rescued(self, job: Job) -> None:
+        """Count a claim of a dead instance that was taken away, with the job as that left it."""
+        row = self._row(job.name, job.updated_at)
+        row[RESCUED] += 1
+        if job.status is JobStatus.FAILED:
+            row[FAILED_FOR_GOOD] += 1
+
+    def failed_without_run(self, job: Job) -> None:
+        """Count a job that has failed for good without a run."""
+        self._row(job.name, job.updated_at)[FAILED_FOR_GOOD] += 1
 
     def _row(self, name: str, at: datetime) -> list[int]:
         if self._end is None or at >= self._end:
             self._begin_minute(at)
-        # Of an earlier minute is what the server's clock has stepped back over: it counts in this one.
+        # An end of an earlier minute that arrives late counts in this one.
         row = self._rows.get(name)
         if row is None:
             if len(self._rows) >= MOST_NAMES:
@@ -84,15 +94,20 @@ class MinuteCounts:
 
     def _begin_minute(self, at: datetime) -> None:
         if self._rows and self._begin is not None:
-            self._waiting.append(Part(self._begin, self._slots(), self._rows))
+            self._waiting.append(Part(self._begin, self._slots(), self._rows, self._steps))
         self._rows = {}
         self._begin = minute_of(at)
         self._end = self._begin + MINUTE
 
     def over_by(self, now: datetime) -> Sequence[Part]:
         """Return the minutes that are over and were not written, the earliest first."""
-        if self._end is not None and now >= self._end:
-            self._begin_minute(now)
+        if self._begin is not None and self._end is not None:
+            if now < self._begin - MINUTE:
+                # The server's clock was set back. Else all would count in one minute until that clock has caught up.
+                self._begin_minute(now)
+                self._steps += 1
+            elif now >= self._end:
+                self._begin_minute(now)
         return tuple(self._waiting)
 
     def all_so_far(self) -> Sequence[Part]:

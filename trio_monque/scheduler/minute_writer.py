@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
+from typing import Final
 
 from ..client.client_context import ClientContext
 from ..error_types import MonqueConnectionError
 from ..jobs.minutes import Part
 from ..log import logger_of
-from ..store.driver.database_threads import Channel, DatabaseThreads
+from ..store.driver.database_threads import DatabaseThreads
 from ..store.jobs import minutes_written
 from .minute_counts import MinuteCounts
 
 logger = logger_of("scheduler")
+
+TTL_KNOWN_FOR: Final = timedelta(hours=1)
+"""Then it is created again if it is gone: with the collection, for example, which the next write makes anew."""
 
 
 class MinuteWriter:
@@ -29,7 +33,7 @@ class MinuteWriter:
         self._counts = counts
         self._id = instance_id
         self._incarnation = secrets.token_hex(8)
-        self._has_ttl = context.config.skip_index_creation
+        self._ttl_until: datetime | None = None
         self._has_failed = False
 
     async def write_what_is_over(self, now: datetime) -> None:
@@ -44,12 +48,11 @@ class MinuteWriter:
         if not parts:
             return
         try:
-            await self._db_threads.call(partial(self._send, parts), channel=Channel.RENEWALS, abandon_on_cancel=True)
+            await self._db_threads.call(partial(self._send, parts), abandon_on_cancel=True)
         except MonqueConnectionError as error:
             if not self._has_failed:
                 logger.warning(
-                    "could not write what was done in the last minutes: %s; retrying with each heartbeat (no job is "
-                    "affected; minutes=False turns it off)",
+                    "%s; retrying with each heartbeat (no job is affected; minutes=False turns it off)",
                     error,
                 )
             self._has_failed = True  # Logged once: the user may not be allowed to write there.
@@ -58,7 +61,8 @@ class MinuteWriter:
         self._counts.written(parts)
 
     def _send(self, parts: Sequence[Part]) -> None:
-        if not self._has_ttl:
+        last = parts[-1].at
+        if not self._context.config.skip_index_creation and (self._ttl_until is None or last > self._ttl_until):
             minutes_written.ensure_ttl(self._context.jobs)
-            self._has_ttl = True
+            self._ttl_until = last + TTL_KNOWN_FOR
         minutes_written.write(self._context.jobs, self._id, self._incarnation, parts)

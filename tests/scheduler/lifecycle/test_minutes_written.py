@@ -10,15 +10,21 @@ from typing import Any, Final
 
 import pytest
 import trio
+from bson import ObjectId
 from pymongo import MongoClient
 
 from tests.support.interception import Recorder
 from tests.support.store import handle
 from trio_monque import Monque, NewJob, RunningJob, Workers, open_scheduler
+from trio_monque.client.client_context import ClientContext
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.errors import InvalidOptionError
-from trio_monque.jobs import Figures, Minute
+from trio_monque.jobs import Figures, Job, JobStatus, Minute
 from trio_monque.jobs.minutes import ROW, Part
+from trio_monque.options_and_defaults import ClientConfig
+from trio_monque.scheduler.minute_counts import MinuteCounts
+from trio_monque.scheduler.minute_writer import MinuteWriter
+from trio_monque.store.driver.database_threads import DatabaseThreads
 from trio_monque.store.driver.types import Collection, Database
 from trio_monque.store.job_collection import JobCollection
 from trio_monque.store.jobs import minutes_written
@@ -143,8 +149,9 @@ def write(store: JobCollection, *minutes: int, instance: str = "one", name: str 
 
 
 def read(store: JobCollection, since: int, until: int) -> list[int]:
-    parts = minutes_written.read_parts(store, AT + timedelta(minutes=since), AT + timedelta(minutes=until))
-    return [int((part.at - AT) / timedelta(minutes=1)) for part in parts]
+    """The minutes that were read, each as often as jobs were done in it."""
+    found = minutes_written.read_minutes(store, AT + timedelta(minutes=since), AT + timedelta(minutes=until))
+    return [int((minute.at - AT) / timedelta(minutes=1)) for minute in found for _ in range(minute.in_all.done)]
 
 
 def test_minute_that_is_sent_twice_is_stored_once(store: JobCollection) -> None:
@@ -162,8 +169,8 @@ def test_span_has_its_first_minute_and_not_its_last(store: JobCollection) -> Non
 @pytest.mark.parametrize("name", ["", "a.b", "$a", "a$b.c", "ü" * 50, "_id"])
 def test_any_name_comes_back(store: JobCollection, name: str) -> None:
     write(store, 0, name=name)
-    (part,) = minutes_written.read_parts(store, AT, AT + timedelta(minutes=1))
-    assert part == Part(AT, 3, {name: row(1)})
+    (minute,) = minutes_written.read_minutes(store, AT, AT + timedelta(minutes=1))
+    assert minute == Minute(AT, 3, {name: Figures(done=1)})
 
 
 def test_documents_of_others_are_left_out(store: JobCollection, db: Database) -> None:
@@ -171,8 +178,18 @@ def test_documents_of_others_are_left_out(store: JobCollection, db: Database) ->
     good = written_in(db).find_one() or {}
     changed: list[dict[str, Any]] = [
         {"v": 2},
-        {"at": "noon"},
+        {"v": None},
         {"n": None},
+        {"n": {"mail": 1}},
+        {"n": [[{"mail": 1}, *[1] * 6, []]]},
+        {"n": [["mail", *[1] * 6, {"7": 1}]]},
+        {"n": [["mail", -1, *[1] * 5, []]]},
+        {"n": [["mail", *[1] * 6, [7, -1]]]},
+        {"n": [["mail", *[1] * 6, [-1, 1]]]},
+        {"n": [["mail", *[1] * 6, [0, 1]]]},
+        {"n": [["mail", *[1] * 6, ["seven", 1]]]},
+        {"n": [["mail", float("nan"), *[1] * 5, []]]},
+        {"n": [["mail", float("inf"), *[1] * 5, []]]},
         {"n": [["mail", 1, 2]]},
         {"n": [["mail", *"abcdef", []]]},
         {"n": [["mail", 1, 1, 1, 1, 1, 1, [1000, 1]]]},
@@ -181,8 +198,101 @@ def test_documents_of_others_are_left_out(store: JobCollection, db: Database) ->
     ]
     for number, change in enumerate(changed):
         written_in(db).insert_one({**good, "_id": {"m": AT, "i": str(number), "r": ""}, **change})
-    written_in(db).insert_one({"_id": {"m": AT, "i": "nothing"}})
+    written_in(db).insert_many(
+        [{"_id": {"m": AT, "i": "nothing"}}, {**good, "_id": {"m": AT}}, {**good, "_id": AT}, {**good, "_id": {}}]
+    )
     assert read(store, 0, 1) == [0]
+
+
+def test_minute_is_the_one_in_the_id(store: JobCollection, db: Database) -> None:
+    """The server has compared that with the span; another date would be a minute that no sum can be made of."""
+    write(store, 0)
+    written_in(db).update_one({}, {"$set": {"at": datetime.max.replace(tzinfo=UTC, microsecond=0)}})
+    assert read(store, 0, 1) == [0]
+
+
+def test_earliest_documents_are_left_out_of_an_answer_that_is_too_long(
+    store: JobCollection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(minutes_written, "MOST_READ", 2)
+    write(store, 0, 1, 2)
+    assert read(store, 0, 9) == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("span", "done"),
+    [
+        ({"until": datetime.min.replace(tzinfo=UTC)}, 0),
+        ({"since": datetime.min.replace(tzinfo=UTC)}, 1),
+        ({"since": datetime(9998, 12, 31, 23, tzinfo=UTC)}, 0),
+        ({"until": datetime(9998, 12, 31, 23, tzinfo=UTC)}, 0),
+    ],
+)
+async def test_span_may_reach_the_edges_of_time(db: Database, span: dict[str, Any], done: int) -> None:
+    await run_jobs(db, 1)
+    assert sum(minute.in_all.done for minute in await Monque(db).get_minutes(**span)) == done
+
+
+# --- The writer ---
+
+
+def writer_of(db: Database, counts: MinuteCounts) -> MinuteWriter:
+    return MinuteWriter(ClientContext.of(db, ClientConfig()), DatabaseThreads(), counts, "one")
+
+
+def count_at(counts: MinuteCounts, minutes: int) -> datetime:
+    """Count a job in this minute, and return the next one."""
+    at = AT + timedelta(minutes=minutes)
+    job = Job(
+        id=ObjectId(),
+        name="mail",
+        data=None,
+        status=JobStatus.FAILED,
+        next_run_at=at,
+        created_at=at,
+        updated_at=at,
+        fail_count=1,
+    )
+    counts.failed_without_run(job)
+    return at + timedelta(minutes=1)
+
+
+async def test_index_that_an_operator_has_changed_stays_so(db: Database) -> None:
+    written_in(db).create_index("at", name="for_a_week", expireAfterSeconds=7 * 86_400)
+    counts = MinuteCounts(lambda: 1)
+    await writer_of(db, counts).write_what_is_over(count_at(counts, 0))
+    assert written_in(db).count_documents({}) == 1
+    assert written_in(db).index_information().keys() == {"_id_", "for_a_week"}
+
+
+async def test_collection_that_was_dropped_gets_its_index_again_within_an_hour(db: Database) -> None:
+    counts = MinuteCounts(lambda: 1)
+    writer = writer_of(db, counts)
+    await writer.write_what_is_over(count_at(counts, 0))
+    written_in(db).drop()
+    await writer.write_what_is_over(count_at(counts, 30))
+    assert written_in(db).index_information().keys() == {"_id_"}
+    await writer.write_what_is_over(count_at(counts, 61))
+    assert written_in(db).index_information().keys() == {"_id_", "trio_monque_minutes"}
+
+
+async def test_what_could_not_be_written_is_written_later_and_once(
+    db: Database, caplog: pytest.LogCaptureFixture
+) -> None:
+    counts = MinuteCounts(lambda: 1)
+    writer = writer_of(db, counts)
+    db.create_collection("monque_jobs.minutes", validator={"_id.m": {"$lt": AT + timedelta(minutes=1)}})
+    with caplog.at_level(logging.WARNING, "trio_monque.scheduler"):
+        await writer.write_what_is_over(count_at(counts, 0))
+        later = count_at(counts, 1)
+        for _ in range(2):
+            await writer.write_what_is_over(later)
+    assert [one["_id"]["m"] for one in written_in(db).find()] == [AT]
+    assert len(caplog.records) == 1
+    db.command("collMod", "monque_jobs.minutes", validator={})
+    for _ in range(2):
+        await writer.write_all()
+    assert [one["_id"]["m"] for one in written_in(db).find()] == [AT, AT + timedelta(minutes=1)]
 
 
 @pytest.mark.parametrize(

@@ -2,18 +2,19 @@
 
 Blocking. The `_id` has the minute first, so that a range of it is a range of time, and a random value of each start: an
 instance that starts again within a minute writes a second document, and one that is sent twice is stored once.
+That value counts, too, how often the server's clock was set back: a minute may come again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
-from pymongo import ASCENDING, IndexModel
+from pymongo import ASCENDING, DESCENDING, IndexModel
 from pymongo import errors as driver
 
-from ...jobs.minutes import KEPT_FOR, NUMBERS, ROW, Part
+from ...jobs.minutes import KEPT_FOR, NUMBERS, ROW, Minute, Part, merged, minute_of
 from ..codec import LENIENT
 from ..driver.commands import command
 from ..driver.types import Collection
@@ -28,7 +29,12 @@ TTL: Final = IndexModel(
 )
 
 MOST_READ: Final = 100_000
-"""Documents of one answer at most: 26 hours of 64 instances."""
+"""Documents of one answer at most, the latest ones: 26 hours of 64 instances."""
+
+_LARGEST: Final = 2**63 - 1
+
+# IndexOptionsConflict, IndexKeySpecsConflict.
+_CONFLICTS: Final = frozenset({85, 86})
 
 
 def name_of_minutes(collection_name: str) -> str:
@@ -44,8 +50,12 @@ def _beside(jobs: JobCollection) -> Collection:
 
 @command("create the index of the minutes")
 def ensure_ttl(jobs: JobCollection) -> None:
-    """Create the index by which old minutes are deleted."""
-    _beside(jobs).create_indexes([TTL])
+    """Create the index by which old minutes are deleted; one that an operator has changed stays as it is."""
+    try:
+        _beside(jobs).create_indexes([TTL])
+    except driver.OperationFailure as error:
+        if error.code not in _CONFLICTS:
+            raise
 
 
 @command("write what was done in the last minutes")
@@ -62,7 +72,7 @@ def write(jobs: JobCollection, instance_id: str, incarnation: str, parts: Sequen
 def document_of(part: Part, instance_id: str, incarnation: str) -> dict[str, Any]:
     """Return the document of a part."""
     return {
-        "_id": {"m": part.at, "i": instance_id, "r": incarnation},
+        "_id": {"m": part.at, "i": instance_id, "r": f"{incarnation}-{part.steps}"},
         "v": VERSION,
         "at": part.at,
         "slots": part.slots,
@@ -73,30 +83,42 @@ def document_of(part: Part, instance_id: str, incarnation: str) -> dict[str, Any
 
 def _short(row: Sequence[int]) -> list[Any]:
     """The first numbers, and of the histograms only the buckets that have something: place, count, place, count, ..."""
-    return [*row[:NUMBERS], [one for place in range(NUMBERS, ROW) if row[place] for one in (place, row[place])]]
+    numbers = [min(one, _LARGEST) for one in row[:NUMBERS]]
+    return [*numbers, [one for place in range(NUMBERS, ROW) if row[place] for one in (place, row[place])]]
 
 
 def _row(short: Sequence[Any]) -> list[int]:
     row = [*map(int, short[:NUMBERS]), *([0] * (ROW - NUMBERS))]
     buckets = short[NUMBERS]
     for place, count in zip(buckets[::2], buckets[1::2], strict=True):
-        row[int(place)] = int(count)
+        if not NUMBERS <= place < ROW:
+            raise IndexError(place)
+        row[place] = int(count)
+    if min(row) < 0:
+        raise ValueError("a negative number")
     return row
 
 
 @command("read what was done in each minute", writes=False)
-def read_parts(jobs: JobCollection, since: datetime, until: datetime) -> Sequence[Part]:
-    """Return the parts of the minutes from `since` on, and before `until`."""
+def read_minutes(jobs: JobCollection, since: datetime, until: datetime) -> Sequence[Minute]:
+    """Return the minutes from `since` on, and before `until`, merged from what each scheduler wrote."""
     span = {"_id": {"$gte": {"m": since}, "$lt": {"m": until}}}
-    return [*_parts(_beside(jobs).find(span, limit=MOST_READ))]
+    found = _beside(jobs).find(span, sort=[("_id", DESCENDING)], limit=MOST_READ)
+    return merged(part for part in map(_part, found) if part is not None)
 
 
-def _parts(documents: Iterator[Mapping[str, Any]] | Any) -> Iterator[Part]:
-    for document in documents:
-        try:
-            rows = {str(name): _row(numbers) for name, *numbers in document["n"]}
-            at = document["at"]
-            if document["v"] == VERSION and isinstance(at, datetime):
-                yield Part(at, int(document["slots"]), rows)
-        except (KeyError, TypeError, ValueError, IndexError, OverflowError):
-            continue  # Of another version, or damaged: the others are shown.
+def _part(document: Mapping[str, Any]) -> Part | None:
+    try:
+        if document["v"] != VERSION:
+            return None
+        key = document["_id"]  # Not `at`, which the server has not compared with the span.
+        rows = {_name(name): _row(numbers) for name, *numbers in document["n"]}
+        return Part(minute_of(key["m"]), max(0, int(document["slots"])), rows, by=str(key["i"]))
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError):
+        return None  # Damaged: the others are shown.
+
+
+def _name(name: object) -> str:
+    if not isinstance(name, str):
+        raise TypeError(name)
+    return name
