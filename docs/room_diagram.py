@@ -43,7 +43,7 @@ SHARED = {
         "backoff",
         "observations",
         "clock",
-        "document_lock",
+        "locks_and_dead_letters",
     ),
     *("loop_time", "thread_turns", "real_time", "threads_and_frozen_time"),
     *("grace", "loops", "process_signals", "async_with"),

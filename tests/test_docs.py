@@ -31,13 +31,13 @@ from tests.support.thoroughly import one_in
 from tests.support.waiting import wait_until
 from trio_monque import Monque, Retention
 from trio_monque.claims.claim_options import ClaimConfig
-from trio_monque.document_lock import LockStamp, dead_letter_lock, freed
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.engine.lease import LeaseTerms
 from trio_monque.jobs import transitions
 from trio_monque.jobs.conditional_write import Transition
 from trio_monque.jobs.error_history import Failure
 from trio_monque.jobs.job import Job
+from trio_monque.locks_and_dead_letters import LockStamp, dead_letter_lock, freed
 from trio_monque.options_and_defaults import LEASE_IN_BEATS, SchedulerConfig
 from trio_monque.store.driver.database_threads import CONNECTIONS_NEEDED, Channel
 from trio_monque.store.driver.types import Database

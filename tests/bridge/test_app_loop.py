@@ -24,7 +24,7 @@ from tests.bridge.support import AppRunner, Engine, open_engine, until
 from tests.support.internals import run_now
 from trio_monque.bridge import app_loop as app_loop_module
 from trio_monque.bridge.app_loop import AppLoop
-from trio_monque.bridge.call_into_app_loop import AppCall, StrayCancelledError
+from trio_monque.bridge.app_loop_task import AppCall, StrayCancelledError
 from trio_monque.errors import MonqueError
 from trio_monque.grace import Grace, grace_owner_of_task, using_grace
 

@@ -11,7 +11,7 @@ from trio.testing import MockClock
 from tests.support.documents import DONE, OPEN, fill, finish, kill, later, lock_of, states, take_away
 from trio_monque import open_claims, run_claims
 from trio_monque.claims import dead_letters
-from trio_monque.document_lock import NEVER
+from trio_monque.locks_and_dead_letters import NEVER
 from trio_monque.store.driver.types import Collection
 
 

@@ -12,7 +12,7 @@ from tests.support.full_documents import put_full
 from tests.support.thoroughly import one_in
 from trio_monque import run_claims
 from trio_monque.claims import dead_letters
-from trio_monque.document_lock import NEVER
+from trio_monque.locks_and_dead_letters import NEVER
 from trio_monque.store.driver.types import Collection
 
 

@@ -10,7 +10,7 @@ from trio.testing import MockClock
 from tests.support.documents import DONE, OPEN, fill, later, lock_of
 from tests.support.locked import handle
 from trio_monque import Claim, run_claims
-from trio_monque.document_lock import read_lock
+from trio_monque.locks_and_dead_letters import read_lock
 from trio_monque.store.documents import rescuing
 from trio_monque.store.documents.rescuing import Takeaway
 from trio_monque.store.driver.types import Collection

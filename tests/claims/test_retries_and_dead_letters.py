@@ -12,8 +12,8 @@ from trio.testing import MockClock
 from tests.support.documents import DONE, OPEN, fill, finish, later, listened, lock_of, states
 from trio_monque import Discard, Retry, Snooze, open_claims, run_claims
 from trio_monque.claims import dead_letters, readmit
-from trio_monque.document_lock import NEVER
 from trio_monque.events import DocumentDeadLettered, DocumentFailed
+from trio_monque.locks_and_dead_letters import NEVER
 from trio_monque.store.driver.types import Collection
 from trio_monque.testing import now
 

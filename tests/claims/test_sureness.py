@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from trio_monque.claims.locked_document import Cycle
-from trio_monque.document_lock import LockStamp
+from trio_monque.locks_and_dead_letters import LockStamp
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 EVERY = 6.0

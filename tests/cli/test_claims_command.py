@@ -15,8 +15,8 @@ from bson import ObjectId
 from tests.support.programs import uri_of_database
 from trio_monque import Claim, run_claims
 from trio_monque.cli.program import run_program
-from trio_monque.document_lock import LockStamp, dead_letter_lock, freed
 from trio_monque.embedded import EmbeddedServer
+from trio_monque.locks_and_dead_letters import LockStamp, dead_letter_lock, freed
 from trio_monque.store.documents.indexes import LARGE
 from trio_monque.store.driver.extended_json import id_in, text_of_id
 from trio_monque.store.driver.types import Collection, Database

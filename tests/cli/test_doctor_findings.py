@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from trio_monque.cli.doctor.terminal_words import KINDS, KindWords, ShownFinding, shown
-from trio_monque.diagnosis import Severity, about_server, judgement
+from trio_monque.diagnosis import Severity, judgement, judging_server
 from trio_monque.diagnosis.facts import Facts, IndexFacts, ServerFacts
 from trio_monque.diagnosis.findings import SEVERITIES
 from trio_monque.store.reads.diagnosis.index_health import Indexes, Plan
@@ -38,11 +38,11 @@ def judge(facts: Facts) -> list[ShownFinding]:
 
 
 def judge_server(facts: ServerFacts) -> list[ShownFinding]:
-    return [shown(one) for one in about_server.judge_server(facts)]
+    return [shown(one) for one in judging_server.judge_server(facts)]
 
 
 def judge_indexes(facts: IndexFacts) -> list[ShownFinding]:
-    return [shown(one) for one in about_server.judge_indexes(facts)]
+    return [shown(one) for one in judging_server.judge_indexes(facts)]
 
 
 def test_terminal_has_words_for_every_kind_in_the_order_of_the_table() -> None:

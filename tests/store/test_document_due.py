@@ -19,9 +19,9 @@ from tests.support.interception import Interceptor
 from tests.support.lock_values import LOCKS
 from tests.support.locked import NOW, SECOND, UNKNOWN_LOCKS, claim, handle, lock_of, stamp
 from tests.support.standalone import standalone_server
-from trio_monque.document_lock import NEVER, Lock, LockState, dead_letter_lock, freed, read_lock, state_of
 from trio_monque.embedded import EmbeddedServer
-from trio_monque.store.documents import claiming, dead_letters, due, rescuing
+from trio_monque.locks_and_dead_letters import NEVER, Lock, LockState, dead_letter_lock, freed, read_lock, state_of
+from trio_monque.store.documents import claiming, due, listing_and_readmitting, rescuing
 from trio_monque.store.documents.locked_collection import LockedCollection
 from trio_monque.store.driver.types import Collection, Database
 
@@ -78,7 +78,7 @@ def test_server_and_reader_agree_on_every_lock(documents: Collection, locks: lis
     assert set(due.survey(locked, 100, NOW).ids) == in_state[LockState.FREE]
     held = {seen.id for seen in rescuing.observe(locked)}
     assert held == in_state[LockState.HELD] | in_state[LockState.FOREIGN]
-    assert {one.id for one in dead_letters.listed(locked, 100)} == in_state[LockState.DEAD_LETTER]
+    assert {one.id for one in listing_and_readmitting.listed(locked, 100)} == in_state[LockState.DEAD_LETTER]
     waiting = [
         locked.lock_in(document) for document in locked.locks.find({"_id": {"$in": list(in_state[LockState.WAITING])}})
     ]
@@ -302,12 +302,12 @@ def test_set_aside_is_listed_with_its_error(locked: LockedCollection, documents:
     documents.insert_many([{"lock": lock} for lock in [*FREE, *NOT_YET, *HELD, *UNKNOWN_LOCKS]])
     documents.insert_many([{"_id": number, "lock": dead_letter_lock(number, "no")} for number in range(3)])
     documents.insert_one({"done": 1, "lock": dead_letter_lock(9, "done")})
-    listed = dead_letters.listed(locked, 10)
+    listed = listing_and_readmitting.listed(locked, 10)
     assert {one.id: one.lock for one in listed} == {
         number: Lock(None, NEVER, tries=number, error="no") for number in range(3)
     }
     assert all(one.document is not None and one.document["lock"]["tries"] == one.id for one in listed)
-    assert len(dead_letters.listed(locked, 2)) == 2
+    assert len(listing_and_readmitting.listed(locked, 2)) == 2
 
 
 def test_still_matching_returns_documents_that_match_and_are_not_held(

@@ -9,9 +9,9 @@ import pytest
 
 from tests.support.locked import NOW, SECOND, explained, fence, handle, recorded, stages, stamp
 from tests.support.thoroughly import one_in
-from trio_monque.document_lock import dead_letter_lock, freed
 from trio_monque.errors import MonqueConnectionError
-from trio_monque.store.documents import claiming, dead_letters, due, indexes, leases, rescuing
+from trio_monque.locks_and_dead_letters import dead_letter_lock, freed
+from trio_monque.store.documents import claiming, due, indexes, leases, listing_and_readmitting, rescuing
 from trio_monque.store.documents.locked_collection import LockedCollection
 from trio_monque.store.driver.types import Collection, Database
 
@@ -43,7 +43,7 @@ QUESTIONS: Mapping[str, Callable[[LockedCollection], object]] = {
     "next due": lambda locked: due.next_due(locked, NOW),
     "observe": rescuing.observe,
     "is left": lambda locked: due.is_anything_left(locked, NOW + 999 * SECOND),
-    "dead letters": lambda locked: dead_letters.listed(locked, 5),
+    "dead letters": lambda locked: listing_and_readmitting.listed(locked, 5),
     "release": lambda locked: claiming.release_all(locked, stamp(), NOW),
     "resolve": lambda locked: claiming.resolve(locked, stamp(), NOW + 99 * SECOND),
 }
@@ -153,7 +153,7 @@ def test_guarded_writes_go_by_the_ids(documents: Collection) -> None:
         claiming.take(own, ids, NOW, mark)
         leases.renew(own, [(fence(mark), ids)], NOW + 99 * SECOND)
         claiming.release_all(own, mark, NOW, ids=ids)
-        dead_letters.readmit(own, ids)
+        listing_and_readmitting.readmit(own, ids)
         sent = [command for name, command in recorder.commands if name in ("find", "update")]
     assert len(sent) == 5
     for command in sent:

@@ -15,10 +15,10 @@ from bson.codec_options import TypeDecoder, TypeRegistry
 from tests.support.full_documents import LARGEST
 from tests.support.locked import NOW, SECOND, UNKNOWN_LOCKS, claim, fence, handle, lock_of, recorded, stamp
 from tests.support.malformed import text, with_field
-from trio_monque.document_lock import MOST_TRIES, LockStamp, dead_letter_lock, freed, read_lock
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.errors import MonqueConnectionError
-from trio_monque.store.documents import claiming, dead_letters, due, leases, rescuing
+from trio_monque.locks_and_dead_letters import MOST_TRIES, LockStamp, dead_letter_lock, freed, read_lock
+from trio_monque.store.documents import claiming, due, leases, listing_and_readmitting, rescuing
 from trio_monque.store.documents.locked_collection import LockedCollection
 from trio_monque.store.documents.rescuing import Takeaway
 from trio_monque.store.documents.settling import GONE, WRITTEN, settle
@@ -170,7 +170,7 @@ def test_document_that_the_handle_cannot_decode_is_set_aside_alone(
     locked, mark = handle(documents), stamp()
     taken = claiming.take(locked, [0, 1, 2], NOW, mark).documents
     assert [one.id for one in taken] == [0, 2]
-    (aside,) = dead_letters.listed(locked, 5)
+    (aside,) = listing_and_readmitting.listed(locked, 5)
     assert (aside.id, aside.document, aside.lock.tries) == (1, None, 2)
     assert aside.lock.error is not None
     assert "cannot be decoded" in aside.lock.error
@@ -185,7 +185,7 @@ def test_document_is_what_the_callers_codec_makes_of_it(db: Database) -> None:
     taken = claim(locked, 5, stamp())
     assert [one.document["price"] for one in taken] == [Decimal(12), Decimal(14)]
     assert taken[0].document["lock"]["until"].tzinfo is None
-    assert [one.id for one in dead_letters.listed(locked, 5)] == [13]
+    assert [one.id for one in listing_and_readmitting.listed(locked, 5)] == [13]
 
 
 def test_document_that_the_server_refuses_to_lock_is_logged_and_passed_over(
@@ -260,7 +260,7 @@ def test_document_that_stays_set_aside_keeps_no_other_from_its_readmission(
     documents.update_one({"_id": 1}, {"$set": {"fixed": True}})
     rule = {"$or": [{"fixed": None}, {"lock": {"$exists": True}}]}
     documents.database.command("collMod", documents.name, validator=rule)
-    dead_letters.readmit(locked, None)
+    listing_and_readmitting.readmit(locked, None)
     assert {one["_id"] for one in documents.find({"lock": None})} == {0, 2, 3}
 
 
@@ -309,7 +309,7 @@ def test_unknown_locks_are_touched_by_nothing(locked: LockedCollection, document
     assert claiming.release_all(locked, mark, NOW) == 0
     assert len(leases.renew(locked, [(fence(mark), everything)], LATER)) == len(everything)
     assert set(settle(locked, [DocumentWrite(one, fence(mark), None, freed(1, NOW)) for one in everything])) == {GONE}
-    assert dead_letters.readmit(locked, None) == 0
+    assert listing_and_readmitting.readmit(locked, None) == 0
     assert list(documents.find()) == before
 
 
@@ -435,10 +435,10 @@ def test_readmitted_is_only_what_was_set_aside(locked: LockedCollection, documen
     documents.insert_many(
         [{"_id": 4, "lock": freed(3, LATER)}, {"_id": 5, "done": 1, "lock": dead_letter_lock(3, "no")}]
     )
-    assert dead_letters.readmit(locked, [0, 1, 4]) == 1
+    assert listing_and_readmitting.readmit(locked, [0, 1, 4]) == 1
     assert "lock" not in documents.find_one({"_id": 1})  # type: ignore[operator]
-    assert dead_letters.readmit(locked, None) == 2
-    assert dead_letters.listed(locked, 5) == []
+    assert listing_and_readmitting.readmit(locked, None) == 2
+    assert listing_and_readmitting.listed(locked, 5) == []
     assert (lock_of(documents, 0)["token"], lock_of(documents, 4)) == (mark.token, freed(3, LATER))
     assert lock_of(documents, 5) == dead_letter_lock(3, "no")
 

@@ -11,9 +11,9 @@ from pymongo import MongoClient
 
 from tests.support.interception import Interceptor
 from tests.support.locked import NOW, SECOND, claim, fence, handle, lock_of, recorded, stamp
-from trio_monque.document_lock import LockStamp, dead_letter_lock, freed
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.errors import InvalidPayloadError, MonqueConnectionError
+from trio_monque.locks_and_dead_letters import LockStamp, dead_letter_lock, freed
 from trio_monque.store.documents.locked_collection import LockedCollection
 from trio_monque.store.documents.settling import GONE, MOVED, UNPROVEN, WRITTEN, DocumentFate, settle
 from trio_monque.store.documents.settling_statements import DocumentWrite, encoded_update

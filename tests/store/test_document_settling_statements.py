@@ -22,7 +22,7 @@ from tests.support.bson_values import KEYS, SCALARS, VALUES
 from tests.support.callers_codec import CALLERS_OPTIONS, Money
 from tests.support.locked import NOW, SECOND, fence, handle, recorded, stamp
 from tests.support.thoroughly import in_full, one_in, rows_in, the_same_examples
-from trio_monque.document_lock import LockStamp, freed
+from trio_monque.locks_and_dead_letters import LockStamp, freed
 from trio_monque.store.documents import settling_statements
 from trio_monque.store.documents.locked_collection import LockedCollection
 from trio_monque.store.documents.settling import GONE, MOVED, UNPROVEN, WRITTEN, DocumentFate, SettledDocument, settle

@@ -10,7 +10,7 @@ import pytest
 from pymongo import errors as driver
 
 from tests.support.locked import NOW, SECOND, claim, handle, lock_of, stamp
-from trio_monque.document_lock import Fence, LockStamp
+from trio_monque.locks_and_dead_letters import Fence, LockStamp
 from trio_monque.store.documents.locked_collection import LockedCollection
 from trio_monque.store.documents.settling_statements import DocumentWrite
 from trio_monque.store.documents.transactions import find_out, hold, write_end

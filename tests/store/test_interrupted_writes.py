@@ -12,11 +12,11 @@ from pymongo import MongoClient
 from tests.support import locked as letters
 from tests.support.lossy_proxy import LossyProxy, lossy_proxy
 from tests.support.store import PAST, claim, handle, insert
-from trio_monque.document_lock import freed
 from trio_monque.errors import MonqueConnectionError
 from trio_monque.jobs import transitions
 from trio_monque.jobs.bulk_changes import cancel_selected
 from trio_monque.jobs.job_selector import JobSelector
+from trio_monque.locks_and_dead_letters import freed
 from trio_monque.store import documents
 from trio_monque.store.documents.settling_statements import DocumentWrite
 from trio_monque.store.driver.types import Database

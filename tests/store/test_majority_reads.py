@@ -20,12 +20,12 @@ from tests.support import locked as letters
 from tests.support.interception import Recorder
 from tests.support.reads_of_the_store import reads_by_function
 from tests.support.store import PAST, claim, handle, insert, stamp
-from trio_monque.document_lock import Lock, freed
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.errors import MonqueConnectionError
 from trio_monque.jobs import transitions
 from trio_monque.jobs.bulk_changes import cancel_selected
 from trio_monque.jobs.job_selector import JobSelector
+from trio_monque.locks_and_dead_letters import Lock, freed
 from trio_monque.store import documents
 from trio_monque.store.codec import document_of
 from trio_monque.store.documents.locked_collection import LockedCollection
@@ -107,7 +107,7 @@ IS_SHOWN: Final = {
     "reads.diagnosis.held_jobs.numbers_held", "reads.diagnosis.owed_follow_ups.owed",
     "reads.diagnosis.jobs._first", "reads.diagnosis.streams._cursors",
     "documents.counting._holders", "documents.counting._unreadable",
-    "documents.counting.count_dead_letters", "documents.counting.number", "documents.dead_letters.listed",
+    "documents.counting.count_dead_letters", "documents.counting.number", "documents.listing_and_readmitting.listed",
     "documents.indexes.is_large", "driver.member_admin.stored_configuration", "reads.queries._documents",
     "reads.queries.count_due_before", "reads.queries.get_job", "reads.queries.get_job_by_key",
     "reads.queries.names_at_rest", "reads.queries.raw_documents",

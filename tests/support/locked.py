@@ -11,7 +11,7 @@ from typing import Any
 from pymongo import MongoClient
 
 from tests.support.interception import Recorder
-from trio_monque.document_lock import Fence, LockStamp
+from trio_monque.locks_and_dead_letters import Fence, LockStamp
 from trio_monque.store import documents
 from trio_monque.store.documents.claiming import TakenDocument
 from trio_monque.store.documents.locked_collection import LockedCollection

@@ -1,6 +1,6 @@
 """The application loop: the asyncio loop of the program, whose tasks a trio run in another thread awaits.
 
-Each call (`call_into_app_loop.py`) is one native task there, and no further task in trio: the trio task that calls
+Each call (`app_loop_task.py`) is one native task there, and no further task in trio: the trio task that calls
 sleeps until the answer comes through the runtime's mailbox.
 
 `asyncio.run` cancels all tasks at its end. A canary task, which does nothing and which only that cancels, tells it from
@@ -23,7 +23,7 @@ import trio
 from ..error_types import MonqueError
 from ..grace import grace_owner_of_task
 from ..loops import AsyncioLoop, Loop
-from .call_into_app_loop import AppCall, call_of
+from .app_loop_task import AppCall, call_of
 from .mailbox import Function, Mailbox
 
 T = TypeVar("T")

@@ -25,7 +25,7 @@ from ..store.driver.connection import check_collection, check_pool
 from ..store.driver.database_threads import CONNECTIONS_NEEDED, DatabaseThreads
 from .claim_options import ClaimConfig, check_filter, checked_sort
 from .context import ClaimsContext
-from .events_and_report import ClaimsReport, ClaimsReporter
+from .events_log_and_report import ClaimsReport, ClaimsReporter
 from .finisher import Finisher
 from .locked_document import HeldDocument
 from .runs import Work

@@ -15,7 +15,6 @@ from typing import Any
 
 import trio
 
-from ..document_lock import LockStamp, renewed_until
 from ..engine.contention import Contention
 from ..engine.demand import Demand, Due, FoundItems, Granted, Reading
 from ..engine.lease import Beats
@@ -23,6 +22,7 @@ from ..engine.source import Control
 from ..error_types import FilterStillMatchesError
 from ..host.claim_answers import Claiming, Taken
 from ..host.one_group import GROUP, NamesNoItems
+from ..locks_and_dead_letters import LockStamp, renewed_until
 from ..options_and_defaults import LEASE_IN_BEATS
 from ..store import documents
 from ..store.documents.claiming import TakenDocument

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import trio
 
-from ..document_lock import Fence, LockStamp
+from ..locks_and_dead_letters import Fence, LockStamp
 from ..options_and_defaults import LEASE_IN_BEATS
 from ..safe_text import shown
 

@@ -75,7 +75,7 @@ async def dead_letters(
     """
     check_count("limit", limit, at_least=1)
     found = await DatabaseThreads().call(
-        partial(documents.dead_letters.listed, _locked(collection, filter, lock_field), limit),
+        partial(documents.listing_and_readmitting.listed, _locked(collection, filter, lock_field), limit),
         abandon_on_cancel=True,
     )
     return [DeadLetter(one.id, one.lock.tries, one.lock.error, one.document) for one in found]
@@ -99,7 +99,9 @@ async def readmit(
     if bool(document_ids) == (filter is not None):
         raise InvalidOptionError("document_ids", document_ids, "give the ids of documents, or filter= ({} for all)")
     locked = _locked(collection, _EVERY if filter is None else filter, lock_field)
-    return await DatabaseThreads().call(partial(documents.dead_letters.readmit, locked, document_ids or None))
+    return await DatabaseThreads().call(
+        partial(documents.listing_and_readmitting.readmit, locked, document_ids or None)
+    )
 
 
 def _locked(collection: object, wanted: object, lock_field: str, sort: Sort | None = None) -> LockedCollection:

@@ -7,9 +7,9 @@ from functools import partial
 
 import trio
 
-from ..document_lock import renewed_until
 from ..engine.demand import ClaimState
 from ..engine.lease import Beats
+from ..locks_and_dead_letters import renewed_until
 from ..store import documents
 from ..store.driver.database_threads import Channel
 from .context import ClaimsContext

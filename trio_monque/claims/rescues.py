@@ -11,16 +11,16 @@ from collections.abc import Mapping, Sequence, Set
 from datetime import datetime, timedelta
 from functools import partial
 
-from ..document_lock import NEVER
 from ..engine.source import Control
 from ..error_types import MonqueConnectionError, MonqueError
+from ..locks_and_dead_letters import NEVER
 from ..observations import Sighting
 from ..store import documents
 from ..store.documents.rescuing import SeenLock, Takeaway
 from ..store.driver.database_threads import Channel
 from ..store.driver.driver_errors import is_timeout
 from .context import ClaimsContext
-from .events_and_report import RescuedDocument
+from .events_log_and_report import RescuedDocument
 from .locked_document import HeldDocument
 from .settlement import DocumentSettlement, lock_after_failure
 

@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from ..document_lock import NEVER, dead_letter_lock, freed, shortened
 from ..engine.run_end import RunEnd
 from ..error_types import ClaimLostError, InvalidOptionError, InvalidUpdateError
 from ..foreign_errors import is_a
@@ -19,6 +18,7 @@ from ..host.run_ends import failure_of
 from ..jobs.error_history import kept_reason
 from ..jobs.outcomes import CutShort, Discarded, Failed, Snoozed, Succeeded
 from ..jobs.retry_policy import RetryPolicy, awake_at, judged
+from ..locks_and_dead_letters import NEVER, dead_letter_lock, freed, shortened
 from ..safe_text import shown
 from ..store import documents
 from ..store.documents.locked_collection import LockedCollection

@@ -14,18 +14,18 @@ from typing import Final
 
 import trio
 
-from ..document_lock import NEVER
 from ..engine.source import Control
 from ..error_types import MonqueConnectionError
 from ..foreign_errors import safe_error
 from ..jobs.outcomes import Discarded
+from ..locks_and_dead_letters import NEVER
 from ..log import logger_of
 from ..store import documents
 from ..store.documents.settling import DocumentFate, SettledDocument
 from ..store.documents.settling_statements import DocumentWrite
 from ..store.driver.database_threads import Channel
 from .context import ClaimsContext
-from .events_and_report import log_extra
+from .events_log_and_report import log_extra
 from .locked_document import HeldDocument
 from .reclaim_guard import ReclaimGuard
 from .settlement import DocumentSettlement, Finished, ending_of, shorten_refused_error

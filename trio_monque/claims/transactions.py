@@ -9,10 +9,10 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Any, TypeVar
 
-from ..document_lock import renewed_until
 from ..engine.run import Run
 from ..error_types import InvalidUpdateError, MonqueConnectionError
 from ..host.transaction_turns import Transactions
+from ..locks_and_dead_letters import renewed_until
 from ..safe_text import shown
 from ..store.documents import transactions as document_transactions
 from ..store.documents.locked_collection import LockedCollection

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .about_jobs import judge_jobs
-from .about_server import judge_indexes, judge_server
 from .facts import Facts
 from .findings import Finding, Severity, found
+from .judging_jobs import judge_jobs
+from .judging_server import judge_indexes, judge_server
 
 
 def judge(facts: Facts) -> Sequence[Finding]:

@@ -14,12 +14,20 @@ be a tenth of a second old when the write arrives. Two races are closed here:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 from .conditional_write import AbsentOrAbove, AtMost, OneOf
 from .job import Job, JobStatus
+
+CLAIMS_GO_BY: Final = "next_run_at"
+"""The field whose order claims go by, earliest first: looks, pages, and the jobs that they found are sorted by it."""
+
+
+def in_claim_order(jobs: Iterable[Job]) -> list[Job]:
+    """These jobs in the order of their claims. Jobs of the same moment go by their ids."""
+    return sorted(jobs, key=lambda job: (getattr(job, CLAIMS_GO_BY), job.id))
 
 
 def claimable(names: Sequence[str], now: datetime) -> dict[str, Any]:

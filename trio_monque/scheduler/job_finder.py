@@ -20,7 +20,7 @@ from operator import attrgetter
 from typing import Final
 
 from ..engine.demand import Demand, FoundItems, Reading
-from ..engine.priorities import Turns, suspect_alone
+from ..engine.slot_sharing_by_priority import Turns, suspect_alone
 from ..jobs.job import Job
 from ..jobs.rescue_policy import is_suspect
 from ..store.driver.database_threads import Channel

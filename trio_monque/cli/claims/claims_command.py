@@ -15,7 +15,7 @@ from ...claims.claim_options import check_filter, check_lock_field
 from ...client.server_time import ServerTime
 from ...error_types import InvalidOptionError, MissingIndexError
 from ...safe_text import shown
-from ...store.documents import counting, dead_letters, indexes, rescuing
+from ...store.documents import counting, indexes, listing_and_readmitting, rescuing
 from ...store.documents.locked_collection import LockedCollection
 from ...store.driver.connection import collection_of
 from ...store.driver.extended_json import filter_in, id_in, text_of_id
@@ -209,7 +209,7 @@ def held(target: Target, *, limit: int, as_json: bool) -> int:
 @_json
 def dead_letters_(target: Target, *, limit: int, as_json: bool) -> int:
     """List documents of COLLECTION whose attempts are used up, with their last errors."""
-    found = dead_letters.listed(target.locked, limit)
+    found = listing_and_readmitting.listed(target.locked, limit)
     _print_list(
         [{"id": text_of_id(one.id), "attempts": one.lock.tries, "error": one.lock.error} for one in found],
         f"{target.name} has no dead letters",
@@ -244,7 +244,7 @@ def readmit(target: Target, *, ids: tuple[str, ...], every: bool, dry_run: bool,
     if dry_run:
         number = counting.count_dead_letters(target.locked, chosen)
     else:
-        number = dead_letters.readmit(target.locked, chosen)
+        number = listing_and_readmitting.readmit(target.locked, chosen)
     if as_json:
         print_json({"collection": target.name, "count": number, "dry_run": dry_run})
     else:

@@ -22,8 +22,8 @@ from ..output import duration, moment, print_json, print_records, since, warn
 from ..parameters import LENGTH
 from .access import JobsAccess, jobs_options
 from .held import list_held
-from .job_page import print_job
 from .selection import GivenSelection, selection_options
+from .show_page import print_job
 from .why_not_now import sentences_of
 
 SHORTEST_INTERVAL: Final = 2.0

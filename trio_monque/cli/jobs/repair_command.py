@@ -24,7 +24,7 @@ from ..confirmation import confirm
 from ..exit_statuses import CHECK_FAILED, SUCCEEDED
 from ..output import due, print_json, print_records, warn
 from .access import JobsAccess, jobs_options
-from .job_fields import ASSIGNMENT, JOB_FIELD, Assignment
+from .field_assignments import ASSIGNMENT, JOB_FIELD, Assignment
 
 LONGEST_SHOWN: Final = 200
 """Characters of a value in the table."""

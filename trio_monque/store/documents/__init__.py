@@ -1,5 +1,5 @@
 """Claims on documents of any collection, by a lock in each document. The files are parallel to those for jobs."""
 
-from . import claiming, counting, dead_letters, due, indexes, leases, rescuing, settling
+from . import claiming, counting, due, indexes, leases, listing_and_readmitting, rescuing, settling
 
-__all__ = ["claiming", "counting", "dead_letters", "due", "indexes", "leases", "rescuing", "settling"]
+__all__ = ["claiming", "counting", "due", "indexes", "leases", "listing_and_readmitting", "rescuing", "settling"]

@@ -24,8 +24,8 @@ from bson.raw_bson import RawBSONDocument
 from pymongo import UpdateOne
 from pymongo import errors as driver
 
-from ...document_lock import MOST_TRIES, LockStamp, dead_letter_lock, read_lock
 from ...error_types import MonqueConnectionError
+from ...locks_and_dead_letters import MOST_TRIES, LockStamp, dead_letter_lock, read_lock
 from ...log import logger_of
 from ..driver.commands import BY_ID, by_majority, causal_session, command, update_unless_refused
 from ..driver.types import ClientSession

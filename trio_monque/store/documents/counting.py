@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from ...document_lock import NEVER
+from ...locks_and_dead_letters import NEVER
 from ..driver.bounded_counts import Stages, first_of
 from ..driver.commands import command
 from .claiming import selection_of
@@ -99,7 +99,7 @@ def _holders(locked: LockedCollection) -> Sequence[LockHolder]:
 
 @command("count dead letters", writes=False, aggregates=True)
 def count_dead_letters(locked: LockedCollection, ids: Sequence[Any] | None) -> int:
-    """Return how many documents `dead_letters.readmit` would free with these arguments."""
+    """Return how many documents `listing_and_readmitting.readmit` would free with these arguments."""
     which, hint = selection_of(locked, ids)
     options: dict[str, Any] = {} if hint is None else {"hint": hint}
     return locked.locks.count_documents({"$and": [which, locked.is_dead_letter]}, **options)

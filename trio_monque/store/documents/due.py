@@ -19,7 +19,7 @@ from pymongo import ASCENDING
 from pymongo import errors as driver
 from pymongo.client_session import ClientSession
 
-from ...document_lock import NEVER, LockState, state_of
+from ...locks_and_dead_letters import NEVER, LockState, state_of
 from ...log import logger_of
 from ..codec import OWN_OPTIONS
 from ..driver.commands import BY_ID, at_one_moment, command

@@ -1,9 +1,9 @@
 """Renewals of locks in documents: as for jobs (`store/jobs/leases.py`), with `until` as the sign of life.
 
-A renewal repeats the whole fence (`document_lock.Fence`): the holder, the token, and the `until` values that this claim
-has sent. A program that knows only `by` and `until` may take over an expired lock, and leave our token in it. If a
-renewal compared the holder or the token alone, it might extend the lock of that program, or of a later claim of ours,
-and two would handle the document.
+A renewal repeats the whole fence (`locks_and_dead_letters.Fence`): the holder, the token, and the `until` values that
+this claim has sent. A program that knows only `by` and `until` may take over an expired lock, and leave our token in
+it. If a renewal compared the holder or the token alone, it might extend the lock of that program, or of a later claim
+of ours, and two would handle the document.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from pymongo import UpdateMany, UpdateOne
 
-from ...document_lock import Fence, read_lock
+from ...locks_and_dead_letters import Fence, read_lock
 from ...log import logger_of
 from ..driver.commands import BY_ID, causal_session, command, in_chunks
 from ..driver.types import ClientSession

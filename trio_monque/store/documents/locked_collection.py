@@ -21,8 +21,8 @@ from pymongo.client_session import ClientSession
 from pymongo.read_concern import ReadConcern
 from pymongo.write_concern import WriteConcern
 
-from ...document_lock import NEVER, Fence, Lock, LockStamp, read_lock
 from ...error_types import InvalidOptionError
+from ...locks_and_dead_letters import NEVER, Fence, Lock, LockStamp, read_lock
 from ...log import logger_of
 from ...safe_text import shown
 from ..codec import LENIENT, OWN_OPTIONS, RawDocument

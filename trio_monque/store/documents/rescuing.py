@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from pymongo import UpdateOne
 
-from ...document_lock import Lock, shortened
+from ...locks_and_dead_letters import Lock, shortened
 from ...log import logger_of
 from ..driver.by_halves import TIME_OF_A_PART, sent_by_halves
 from ..driver.commands import BY_ID, causal_session, command

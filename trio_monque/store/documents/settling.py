@@ -24,7 +24,7 @@ from pymongo import UpdateMany, UpdateOne
 from pymongo import errors as driver
 from pymongo.client_session import ClientSession
 
-from ...document_lock import read_lock
+from ...locks_and_dead_letters import read_lock
 from ..driver.commands import BulkAnswer, bulk_write, causal_session, command
 from ..driver.driver_errors import is_about_document
 from .locked_collection import LockedCollection, as_stored

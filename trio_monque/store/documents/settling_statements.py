@@ -20,8 +20,8 @@ from bson.errors import BSONError
 from bson.raw_bson import RawBSONDocument
 from pymongo import UpdateMany, UpdateOne
 
-from ...document_lock import Fence
 from ...error_types import InvalidPayloadError
+from ...locks_and_dead_letters import Fence
 from ...options_and_defaults import LARGEST_PAYLOAD
 from ..codec import OWN_OPTIONS
 from ..driver.commands import BY_ID, in_chunks_by_size

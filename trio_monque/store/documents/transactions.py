@@ -12,7 +12,7 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
-from ...document_lock import Fence
+from ...locks_and_dead_letters import Fence
 from ..driver.commands import BY_ID, causal_session, command
 from ..driver.transaction_terms import FoundCommit
 from ..driver.types import ClientSession

@@ -28,7 +28,7 @@ from typing import Any, Final, NamedTuple
 from bson import ObjectId
 from pymongo import ASCENDING
 
-from ...jobs.claimable import claimable
+from ...jobs.claimable import CLAIMS_GO_BY, claimable
 from ...jobs.job import Job
 from ...jobs.rescue_policy import UNSUSPECTED
 from ..broken import broken_documents
@@ -41,7 +41,7 @@ from ..skipped_documents import can_be_named
 from . import due_behind_skipped, indexes
 from .due_behind_skipped import Wanted
 
-CLAIM_ORDER: Final = [(FIELD["next_run_at"], ASCENDING)]
+CLAIM_ORDER: Final = [(FIELD[CLAIMS_GO_BY], ASCENDING)]
 """The order in which due jobs are claimed: earliest first. Not by id as well: the claim index does not give that."""
 
 MOST_NAMED: Final = 1000

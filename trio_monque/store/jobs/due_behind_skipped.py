@@ -25,7 +25,7 @@ from typing import Any, Final
 
 from bson import ObjectId
 
-from ...jobs.claimable import claimable
+from ...jobs.claimable import CLAIMS_GO_BY, claimable, in_claim_order
 from ...jobs.conditional_write import Within
 from ...jobs.cursors import Anchor
 from ...jobs.job import Job, JobStatus
@@ -47,7 +47,7 @@ MOST_PAGES: Final = 5
 MOST_READ: Final = 500
 """Documents of one page that are read, without large fields."""
 
-_NEXT_RUN_AT: Final = FIELD["next_run_at"]
+_NEXT_RUN_AT: Final = FIELD[CLAIMS_GO_BY]
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +132,7 @@ class _Part:
         self._wanted = wanted
         self._scan = IndexScan(
             index=indexes.name_of(indexes.CLAIM),
-            by="next_run_at",
+            by=CLAIMS_GO_BY,
             prefixes=[{"name": wanted.name, "status": JobStatus.PENDING}],
             within=Within(at_most=wanted.now),
             residual={"$nor": [{_NEXT_RUN_AT: {"$type": "array"}}]},
@@ -205,20 +205,18 @@ class _Part:
         # A pending job with an owner is met as well: it is logged, and skipped from now on.
         del due[FIELD["claim.by"]]
         light = self._read({**due, **of_ids(ids)}, BUT_HEAVY) if ids else []
-        good = [
+        good = in_claim_order(
             job
             for job in light
             if (self._wanted.suspects or not is_suspect(job)) and self._jobs.can_be_claimed(job, (self._wanted.name,))
-        ]
-        good.sort(key=lambda job: (job.next_run_at, job.id))
+        )
         found: list[Job] = []
         # Some jobs prove broken only when their large fields are read, or another instance has claimed them meanwhile:
         # the next ones take their places.
         while good and len(found) < most:
             part, good = good[: most - len(found)], good[most - len(found) :]
             found += self._read({**due, **of_ids(job.id for job in part), FIELD["claim.by"]: None}, None)
-        found.sort(key=lambda job: (job.next_run_at, job.id))
-        return found
+        return in_claim_order(found)
 
     def _read(self, wanted: Mapping[str, Any], fields: Mapping[str, bool] | None) -> list[Job]:
         return self._jobs.decoded(lambda collection: collection.find(wanted, fields, hint=BY_ID))

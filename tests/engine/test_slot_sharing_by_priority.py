@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import pytest
 
-from trio_monque.engine.priorities import Turns, suspect_alone
+from trio_monque.engine.slot_sharing_by_priority import Turns, suspect_alone
 
 
 def group(candidate: str) -> str:

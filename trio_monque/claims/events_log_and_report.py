@@ -8,10 +8,10 @@ from typing import Any, Final
 
 from .. import events
 from ..client.event_delivery import EventDelivery
-from ..document_lock import NEVER
 from ..host.log_lines import HostEnd, Reporter
 from ..jobs.error_history import ErrorText, kept_reason
 from ..jobs.outcomes import CutShort, Discarded, Failed, Snoozed
+from ..locks_and_dead_letters import NEVER
 from ..log import exc_info_of, logger_of
 from ..safe_text import shown
 from ..store.driver.types import ObjectId

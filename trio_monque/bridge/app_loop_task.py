@@ -1,4 +1,4 @@
-"""One call of an async function in the application loop, for a trio task that sleeps until its end.
+"""The task that runs an async function in the application loop, such as a handler on asyncio, for a waiting trio task.
 
 Races that this file closes:
 

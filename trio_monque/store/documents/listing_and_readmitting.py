@@ -8,7 +8,7 @@ from typing import Any
 
 import bson
 
-from ...document_lock import Lock
+from ...locks_and_dead_letters import Lock
 from ..driver.commands import command
 from .claiming import selection_of, update_each_if_refused
 from .locked_collection import LockedCollection

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.lock_values import LOCKS
-from trio_monque.document_lock import (
+from trio_monque.locks_and_dead_letters import (
     LONGEST_ERROR,
     MOST_TRIES,
     NEVER,
