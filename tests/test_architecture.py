@@ -259,6 +259,8 @@ MAY_IMPORT_LIBRARY: dict[str, set[str]] = {
     },
     "anyio": {"store", "client", "scheduler", "bridge", "claims", "embedded", "testing", "cli", "web"},
     "starlette": {"web"},
+    "jinja2": {"web"},
+    "markupsafe": {"web"},  # Of jinja2.
     "pytest": {"testing"},
     "cronsim": {"jobs"},
     "outcome": {"thread_turns", "engine", "bridge", "host"},

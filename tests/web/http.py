@@ -18,16 +18,18 @@ HOST = "http://jobs.test"
 LOOPS = ("asyncio", "trio")
 
 
-def asking(loop: str, app: ASGIApp, work: Callable[[Ask], Awaitable[T]], *, root_path: str = "") -> T:
-    """Run `work` on this event loop; its argument sends a request to the application."""
+def asking(
+    loop: str, app: ASGIApp, work: Callable[[Ask], Awaitable[T]], *, root_path: str = "", prefix: str = "/api/v1"
+) -> T:
+    """Run `work` on this event loop; its argument sends a request to the application, at a path below `prefix`."""
 
     async def run() -> T:
         transport = httpx.ASGITransport(app, raise_app_exceptions=True, root_path=root_path)
         async with httpx.AsyncClient(transport=transport, base_url=HOST) as client:
-            return await work(partial(_ask, client))
+            return await work(partial(_ask, client, prefix))
 
     return anyio.run(run, backend=loop)
 
 
-async def _ask(client: httpx.AsyncClient, method: str, path: str, **options: Any) -> httpx.Response:
-    return await client.request(method, "/api/v1" + path, **options)
+async def _ask(client: httpx.AsyncClient, prefix: str, method: str, path: str, **options: Any) -> httpx.Response:
+    return await client.request(method, prefix + path, **options)

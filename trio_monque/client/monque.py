@@ -488,6 +488,11 @@ def regions_of(monque: Monque) -> Callable[[], RegionWatch]:
     return lambda: open_regions(monque._context.jobs)  # noqa: SLF001  # Of the class above.
 
 
+def collection_of(monque: Monque) -> str:
+    """Return the database and the collection of a client, such as "shop.monque_jobs"."""
+    return str(monque._context.jobs.collection.full_name)  # noqa: SLF001  # Of the class above.
+
+
 async def server_time_of(monque: Monque) -> datetime:
     """Return the server's time, as a client measures it."""
     return await anyio.to_thread.run_sync(monque._context.now)  # noqa: SLF001  # Of the class above.

@@ -27,6 +27,8 @@ from .guard.gate import Gate
 from .guard.rates import Rates
 from .hooks import Authorize, ContextOf, ErrorTextOf, Hooks, SerializePayload
 from .live.hub import Hub
+from .pages.dashboard_routes import dashboard_paths
+from .pages.screen import Dashboard
 
 ENDS: Final = ("", "/")
 """A trailing slash makes no difference. Litestar adds one to each path of what it mounts."""
@@ -48,11 +50,14 @@ def create_app(
     trusted_origins: Collection[str] = (),
     allow_enqueue: bool = False,
     openapi_path: str | None = "/openapi.json",
+    dashboard: bool = True,
     title: str | None = None,
+    environment: str | None = None,
 ) -> ASGIApp:
     """Make an ASGI application with which jobs are managed over HTTP. It runs on asyncio and on trio.
 
-    It has the routes of Monque's management API below `/api/v1`. Mount it where you like, behind your own login.
+    It has a dashboard, and the routes of Monque's management API below `/api/v1`. Mount it where you like, behind your
+    own login.
 
     Args:
         monque: A client, or a scheduler; it must be open for as long as the application is used.
@@ -70,7 +75,9 @@ def create_app(
         trusted_origins: Origins of other sites whose pages may send changes, such as "https://admin.example.com".
         allow_enqueue: Whether jobs may be enqueued: by those whom `authorize` allows "enqueue".
         openapi_path: Where the description of the API is; None for nowhere.
-        title: What the description is called, instead of "Monque Management API".
+        dashboard: Whether there are pages for people, at the root of the application.
+        title: What the pages and the description are called, instead of "Monque" and "Monque Management API".
+        environment: Which of several installations this is, such as "production"; shown on every page.
 
     Raises:
         InvalidOptionError: An argument is invalid; the message names it.
@@ -78,7 +85,7 @@ def create_app(
     if not isinstance(monque, Monque):
         raise InvalidOptionError("monque", monque, "must be a Monque client or a scheduler")
     _check_kinds(
-        {"read_only": read_only, "allow_enqueue": allow_enqueue},
+        {"read_only": read_only, "allow_enqueue": allow_enqueue, "dashboard": dashboard},
         {"authorize": authorize, "context": context, "serialize_payload": serialize_payload},
         {"allowed_hosts": allowed_hosts, "trusted_origins": trusted_origins},
     )
@@ -89,6 +96,11 @@ def create_app(
     hooks = Hooks(authorize, context, serialize_payload, dict(serialize_payload_by_name), show_errors)
     surface = Surface(monque, hooks, read_only, Rates(), Hub(regions_of(monque)), allow_enqueue)
     paths = [path for route in ALL_ROUTES for path in _paths_of(route, surface)]
+    if dashboard:
+        pages = dashboard_paths(partial(Dashboard, monque, hooks, read_only, title, environment))
+        paths += [
+            _path(path, one.endpoint, one.method) for one in pages for path in {one.path, f"{one.path.rstrip('/')}/"}
+        ]
     if openapi_path is not None:
         describe = partial(_describe, title or TITLE)
         paths += [_path(openapi_path + end, describe, "GET") for end in ENDS]

@@ -28,3 +28,22 @@ def moment(value: datetime) -> str:
 def counted(number: int, noun: str) -> str:
     """Return a number with its noun, such as "1 job" or "1,204 jobs"."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def grouped(number: int) -> str:
+    """Return a number with separators, such as "1,204"."""
+    return f"{number:,}"
+
+
+def short_length(seconds: float) -> str:
+    """Return how long a run or a wait took: milliseconds below one second, else as `length`."""
+    return f"{round(1000 * seconds):,} ms" if 0 <= seconds < 1 else length(seconds)
+
+
+def ago(moment: datetime, now: datetime) -> str:
+    """Return how long ago a moment was, such as "3 m ago", or how far ahead it is, such as "in 2 h 4 m"."""
+    seconds = round((now - moment).total_seconds())
+    if seconds == 0:
+        return "now"
+    words = length(abs(seconds)) if abs(seconds) >= 10 else f"{abs(seconds)} s"
+    return f"{words} ago" if seconds > 0 else f"in {words}"

@@ -1,0 +1,67 @@
+"""The paths of the dashboard."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from .assets import asset
+from .overview_screen import overview_facts
+from .screen import Dashboard, Facts, page
+
+
+@dataclass(frozen=True, slots=True)
+class Screen:
+    """A path, and what is shown there.
+
+    Attributes:
+        path: Below the dashboard, without a slash at its begin; Starlette's placeholders.
+        tab: The path of the tab that it belongs to.
+        facts: Asks for what it shows.
+    """
+
+    path: str
+    tab: str
+    facts: Facts
+
+
+SHOWN: Final[Sequence[Screen]] = (Screen("", "", overview_facts),)
+"""All screens."""
+
+
+@dataclass(frozen=True, slots=True)
+class PagePath:
+    """A path of the application with its endpoint."""
+
+    path: str
+    method: str
+    endpoint: Callable[[Request], Awaitable[Response]]
+
+    @property
+    def spellings(self) -> Sequence[str]:
+        """The path, and the same with a slash at its end."""
+        return sorted({self.path, f"{self.path.rstrip('/')}/"})
+
+
+def dashboard_paths(make: Callable[[frozenset[str]], Dashboard]) -> Sequence[PagePath]:
+    """Return the paths of the dashboard.
+
+    Args:
+        make: Makes what the screens share, of the tabs that there are.
+    """
+    dashboard = make(frozenset(screen.tab for screen in SHOWN))
+    return [
+        PagePath("/static/{file}", "GET", asset),
+        *(PagePath(f"/{screen.path}", "GET", _endpoint(screen, dashboard)) for screen in SHOWN),
+    ]
+
+
+def _endpoint(screen: Screen, dashboard: Dashboard) -> Callable[[Request], Awaitable[Response]]:
+    async def answer(request: Request) -> Response:
+        return await page(request, dashboard, screen.tab, screen.facts)
+
+    return answer
