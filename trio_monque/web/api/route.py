@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Final
@@ -48,6 +48,7 @@ class Surface:
     rates: Rates
     hub: Hub
     allows_enqueue: bool = False
+    filters: Collection[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
