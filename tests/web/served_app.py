@@ -11,6 +11,7 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 
 from trio_monque import Monque
+from trio_monque.client import bulk
 from trio_monque.web import allow_all, create_app
 from trio_monque.web.live import hub
 
@@ -18,6 +19,9 @@ ORDER: Final = json.loads(os.environ["ORDER"])
 
 if "viewers" in ORDER:  # For a test that opens more of them than there may be.
     hub.MOST_VIEWERS = ORDER["viewers"]
+
+if "batch" in ORDER:  # For a test that ends the server in the middle of an action.
+    vars(bulk)["MOST_IN_A_BATCH"] = ORDER["batch"]
 
 client = MongoClient[Any](ORDER["uri"], tz_aware=True)
 app = Starlette(routes=[Mount("/admin", create_app(Monque(client[ORDER["database"]]), authorize=allow_all))])

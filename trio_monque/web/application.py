@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from importlib.metadata import version
@@ -22,17 +21,17 @@ from ..jobs.field_conditions import checked_path
 from .answers import RefusedRequestError, as_json, refused
 from .api.added_table import routes_with
 from .api.openapi import TITLE, openapi
-from .api.route import Route, Surface
-from .api.table import PREFIX
+from .api.route import PREFIX, Route, Surface
 from .guard.gate import Gate
 from .guard.rates import Rates
+from .guard.requests import root_path_of
 from .hooks import Authorize, ContextOf, ErrorTextOf, Hooks, SerializePayload
+from .live.background_actions import BackgroundActions
 from .live.hub import Hub
 
 ENDS: Final = ("", "/")
 """A trailing slash makes no difference. Litestar adds one to each path of what it mounts."""
 
-_ROOT_PATH: Final = re.compile(r"/|(/[A-Za-z0-9._~-]+)+")
 _NOTHING: Final[Mapping[str, SerializePayload]] = {}
 
 
@@ -93,7 +92,8 @@ def create_app(
         raise InvalidOptionError("openapi_path", openapi_path, "must begin with a slash")
     wanted = tuple(dict.fromkeys(checked_path("filters", path) for path in filters))
     hooks = Hooks(authorize, context, serialize_payload, dict(serialize_payload_by_name), show_errors)
-    surface = Surface(monque, hooks, read_only, Rates(), Hub(regions_of(monque)), allow_enqueue, wanted)
+    hub = Hub(regions_of(monque))
+    surface = Surface(monque, hooks, read_only, Rates(), hub, BackgroundActions(hub), allow_enqueue, wanted)
     routes = routes_with(wanted)
     paths = [path for route in routes for path in _paths_of(route, surface)]
     if openapi_path is not None:
@@ -130,11 +130,10 @@ def _path(path: str, endpoint: object, method: str) -> PathOf:
 
 
 async def _describe(routes: Sequence[Route], title: str, request: Request) -> Response:
-    root_path = request.scope.get("root_path") or "/"
-    # A server may take it from a header, and readers of the document follow it.
-    if not _ROOT_PATH.fullmatch(root_path):
+    root_path = root_path_of(request.scope)
+    if root_path is None:
         return refused(RefusedRequestError(400, "Invalid root path"))
-    return as_json(openapi(routes, root_path, version("trio_monque"), title))
+    return as_json(openapi(routes, root_path or "/", version("trio_monque"), title))
 
 
 async def _unmatched(request: Request, error: Exception) -> Response:

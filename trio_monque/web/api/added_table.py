@@ -8,6 +8,7 @@ from typing import Final
 
 from . import additions
 from .full_query import DIRECTIONS, FLAGS, any_view_in, is_full_in
+from .long_actions import ACTION
 from .question_table import QUESTIONS
 from .route import Route, Surface, any_query
 from .schemas import TEXT
@@ -133,7 +134,7 @@ ADDED: Final[Sequence[Route]] = (
     ),
 )
 
-ALL_ROUTES: Final[Sequence[Route]] = (*(_with_full_view(route) for route in ROUTES), *ADDED, *QUESTIONS, WATCH)
+ALL_ROUTES: Final[Sequence[Route]] = (*(_with_full_view(route) for route in ROUTES), *ADDED, *QUESTIONS, ACTION, WATCH)
 """By method and path, each once."""
 
 
