@@ -41,6 +41,33 @@ def test_missing_ones_are_listed_with_their_definition_and_created_on_request(
     assert states(command) == dict.fromkeys(["_id_", *OURS], "present")
 
 
+def test_index_of_a_field_is_created_listed_and_not_dropped(command: Command, db: Database, jobs: Collection) -> None:
+    indexes.ensure(handle(db))
+    assert states(command, "--filter", "meta.tenant")["trio_monque_by_meta.tenant"] == "missing"
+    assert command("indexes", "--filter", "meta.tenant").status == 1
+    both = ("--filter", "meta.tenant", "--filter", "data.order.id")
+    assert command("indexes", "--create", *both).status == 0
+    description = jobs.index_information()["trio_monque_by_data.order.id"]
+    assert description["key"] == [("data.order.id", 1), ("createdAt", 1), ("_id", 1)]
+    assert description["partialFilterExpression"] == {"data.order.id": {"$exists": True}}
+    known = states(command)
+    assert known["trio_monque_by_meta.tenant"] == known["trio_monque_by_data.order.id"] == "present"
+    assert "no index to drop" in command("indexes", "--drop-surplus", "--yes").out
+
+    jobs.drop_index("trio_monque_by_meta.tenant")
+    jobs.create_index("other", name="trio_monque_by_meta.tenant")
+    jobs.create_index("more", name="trio_monque_by_meta.$where")
+    known = states(command)
+    assert known["trio_monque_by_meta.tenant"].startswith("of another definition")
+    assert known["trio_monque_by_meta.$where"] == "surplus"
+
+
+@pytest.mark.parametrize("path", ["", "meta", "meta.a.b", "meta.$where", "data.a..b", "data.a-b", "status", "data.é"])
+def test_filter_that_is_not_a_path_is_refused(command: Command, db: Database, path: str) -> None:
+    assert "is not a path such as meta.tenant" in command("indexes", "--create", "--filter", path).err
+    assert db.list_collection_names() == []
+
+
 def test_surplus_ones_are_dropped_and_no_others(command: Command, db: Database, jobs: Collection) -> None:
     indexes.ensure(handle(db))
     jobs.create_index("tenant", name="tenant")

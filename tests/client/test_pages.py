@@ -20,8 +20,9 @@ from trio_monque.jobs import JobSort
 from trio_monque.jobs.job_query import page_query
 from trio_monque.jobs.views import page_of
 from trio_monque.store.driver.types import Collection, Database
-from trio_monque.store.jobs import index_scans
+from trio_monque.store.jobs import index_scans, indexes
 from trio_monque.store.reads import queries
+from trio_monque.store.reads.page_reader import PageReader
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 NAMES = ("a", "b", "c")
@@ -37,12 +38,17 @@ MOMENTS = st.integers(0, 3).map(moment)
 STATUSES = st.sampled_from([status.value for status in JobStatus])
 
 
+# Of a field of the data: absent, null, and values that are equal in one language and not in another.
+KINDS: list[dict[str, Any]] = [{}, *({"kind": one} for one in (None, 1, 1.0, True, "1", ["1", 1], [], {"1": 1}))]
+SOME_KINDS = st.lists(st.sampled_from([None, 1, True, "1"]), min_size=1, max_size=2)
+
+
 @st.composite
 def stored(draw: Any, number: int) -> dict[str, Any]:
     document = {
         "_id": ObjectId(number.to_bytes(12, "big")),
         "name": draw(st.sampled_from(NAMES)),
-        "data": number,
+        "data": {"number": number, **draw(st.sampled_from(KINDS))},
         "status": draw(STATUSES),
         "failCount": 0,
         "nextRunAt": draw(MOMENTS),
@@ -84,6 +90,7 @@ def filters(draw: Any) -> JobFilter:
         "name": draw(NAME_FILTERS),
         "status": draw(STATUS_FILTERS),
         "fail_reason": draw(st.none() | st.sampled_from(["(a)", "card", "."])),
+        "fields": draw(st.none() | st.fixed_dictionaries({"data.kind": SOME_KINDS})),
     }
     for first, last, least in RANGES:
         begin, end = draw(MAYBE), draw(MAYBE)
@@ -113,7 +120,19 @@ def passes(document: dict[str, Any], wanted: JobFilter) -> bool:
         and (wanted.updated_to is None or updated <= wanted.updated_to)
         and (wanted.run_from is None or due >= wanted.run_from)
         and (wanted.run_to is None or due <= wanted.run_to)
+        and has_kind(document, wanted)
     )
+
+
+def has_kind(document: dict[str, Any], wanted: JobFilter) -> bool:
+    for _, values in wanted.field_conditions:
+        if "kind" not in document["data"]:
+            return False
+        kind = document["data"]["kind"]
+        kinds = kind if isinstance(kind, list) else [kind]
+        if not any((isinstance(a, bool) == isinstance(b, bool)) and a == b for a in kinds for b in values):
+            return False
+    return True
 
 
 def is_job(document: dict[str, Any]) -> bool:
@@ -149,13 +168,15 @@ EACH = settings(
 )
 
 
-@pytest.fixture(params=["with indexes", "without", "with too many names"])
+@pytest.fixture(params=["with indexes", "without", "with too many names", "with fields"])
 def client_of_many(db: Database, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Monque:
     monque = Monque(db)
     if request.param != "without":
         make_indexes(monque)
     if request.param == "with too many names":
         monkeypatch.setattr(index_scans, "MOST_PREFIXES", 2)
+    if request.param == "with fields":
+        indexes.ensure(context_of(monque).jobs, also=[indexes.of_field("data.kind")])
     return monque
 
 
@@ -402,7 +423,7 @@ def test_capped_page_ends_where_it_has_looked_although_others_delete_meanwhile(
         name = "wanted" if number == 25 else "other"
         at = {"nextRunAt": BEGIN, "createdAt": moment(number), "updatedAt": BEGIN}
         jobs.insert_one({"name": name, "data": number, "status": "pending", "failCount": 0, **at})
-    capped_at = queries.PageReader.capped_at
+    capped_at = PageReader.capped_at
 
     def deleting_before_and_after(reader: Any) -> Any:
         jobs.delete_many({"data": {"$lt": 10}})
@@ -410,7 +431,7 @@ def test_capped_page_ends_where_it_has_looked_although_others_delete_meanwhile(
         jobs.delete_many({"data": {"$lt": 15}})
         return found
 
-    monkeypatch.setattr(queries.PageReader, "capped_at", deleting_before_and_after)
+    monkeypatch.setattr(PageReader, "capped_at", deleting_before_and_after)
     seen, cursor = [], None
     while True:
         query = page_query(cursor, 5, "forward", JobFilter(name="wanted"), "created_at")

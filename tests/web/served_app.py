@@ -8,9 +8,12 @@ from typing import Any, Final
 
 from pymongo import MongoClient
 from starlette.applications import Starlette
-from starlette.routing import Mount
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Mount, Route
 
 from trio_monque import Monque
+from trio_monque.client import bulk
 from trio_monque.web import allow_all, create_app
 from trio_monque.web.live import hub
 
@@ -19,5 +22,17 @@ ORDER: Final = json.loads(os.environ["ORDER"])
 if "viewers" in ORDER:  # For a test that opens more of them than there may be.
     hub.MOST_VIEWERS = ORDER["viewers"]
 
+if "batch" in ORDER:  # For a test that ends the server in the middle of an action.
+    vars(bulk)["MOST_IN_A_BATCH"] = ORDER["batch"]
+
 client = MongoClient[Any](ORDER["uri"], tz_aware=True)
-app = Starlette(routes=[Mount("/admin", create_app(Monque(client[ORDER["database"]]), authorize=allow_all))])
+manage = create_app(Monque(client[ORDER["database"]]), authorize=allow_all)
+
+
+def secret(request: Request) -> Response:
+    """Something of the host that no path of the application may lead to."""
+    return Response("of the host")
+
+
+mount = ORDER.get("mount", "/admin")
+app = Starlette(routes=[Route("/secret", secret), Mount(mount, manage)]) if mount else manage

@@ -26,7 +26,7 @@ from trio_monque.web.live import event_stream_answer, hub
 from trio_monque.web.live.event_stream_answer import Pace
 from trio_monque.web.live.hub import Hub
 
-QUICK = Pace(between=0.01, between_of_job=0.01, comment=0.05, send=5.0, life=60.0, spread=0.0)
+QUICK = Pace(between=0.01, between_of_own=0.01, comment=0.05, send=5.0, life=60.0, spread=0.0)
 LONG_ENOUGH = 20.0
 """Seconds after which a test fails; what it waits for comes within a tenth of a second."""
 
@@ -260,7 +260,7 @@ def test_without_change_streams_all_is_stale_from_time_to_time(loop: str) -> Non
     async def work() -> None:
         board = Hub(refuse, look_every=0.01)
         with anyio.fail_after(LONG_ENOUGH):
-            async with board.viewing("7") as viewer, anyio.create_task_group() as tasks:
+            async with board.viewing(frozenset({"job:7"})) as viewer, anyio.create_task_group() as tasks:
                 tasks.start_soon(board.take_turns)
                 for _ in range(3):
                     await viewer.wait()

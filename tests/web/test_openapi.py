@@ -56,6 +56,7 @@ OURS = {
     "listSchedules",
     "getReasons",
     "listMinutes",
+    "getAction",
     "watchRegions",
 }
 

@@ -42,6 +42,13 @@ class OneOf:
 
 
 @dataclass(frozen=True, slots=True)
+class PresentAs:
+    """The field is there, and has one of these values, or is a list with one of them; None stands for null."""
+
+    values: tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Within:
     """The field is between these bounds, and of their type; None for no bound."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final, Literal
@@ -11,8 +12,9 @@ from bson.errors import InvalidId
 
 from ..checks import check_count
 from ..error_types import InvalidOptionError
-from .conditional_write import Within
+from .conditional_write import PresentAs, Within
 from .cursors import ORDERS, Anchor, decode
+from .field_conditions import Conditions, FieldValue, checked_fields
 from .job import JobStatus
 from .job_selector import JobSelector, Statuses, checked_instance, checked_name, within
 
@@ -29,6 +31,10 @@ class JobFilter(JobSelector):
         created_from, created_to: `created_at` is in this range, ends included.
         run_from, run_to: Likewise for `next_run_at`.
         instance: Running jobs that this instance holds: the `id` of an Instance, or `claimedBy` of Monque for Node.
+        fields: Values of fields of the meta and of the data: `{"meta.tenant": "acme"}`. The keys are dotted paths of
+            letters, digits and `_`. The values are text, numbers, True, False, None and ObjectIds, or a list of
+            them: the field must have one of the values. A field with a list matches if the list has the value. None
+            matches null, but not a missing field.
 
     Raises:
         InvalidOptionError: A condition is invalid, or can match no job. The message names it.
@@ -39,6 +45,7 @@ class JobFilter(JobSelector):
     run_from: datetime | None = None
     run_to: datetime | None = None
     instance: str | None = None
+    fields: Mapping[str, FieldValue | Collection[FieldValue]] | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -49,6 +56,13 @@ class JobFilter(JobSelector):
                 problem = "cannot be combined with instance: only running jobs are held by one"
                 raise InvalidOptionError("status", statuses, problem)
             object.__setattr__(self, "status", (JobStatus.PROCESSING,))
+        if self.fields is not None:
+            object.__setattr__(self, "fields", checked_fields(self.fields))
+
+    @property
+    def field_conditions(self) -> Conditions:
+        """The conditions on fields of the meta and the data; empty for none."""
+        return self.fields or ()  # type: ignore[return-value]  # A tuple since __post_init__.
 
     @classmethod
     def _ranges(cls) -> tuple[tuple[str, str, bool], ...]:
@@ -68,6 +82,8 @@ class JobFilter(JobSelector):
             asked["next_run_at"] = replace(ends, above=other.above, at_most=min(latest, default=None))
         if self.instance is not None:
             asked["claim.by"] = self.instance
+        for path, values in self.field_conditions:
+            asked[path] = PresentAs(values)
         return asked
 
 

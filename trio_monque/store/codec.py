@@ -15,11 +15,11 @@ from bson.errors import BSONError
 from bson.raw_bson import RawBSONDocument
 
 from ..error_types import BrokenDocumentError
-from ..jobs.conditional_write import AbsentOrAbove, AtMost, Containing, OneOf, Transition, Within
+from ..jobs.conditional_write import AbsentOrAbove, AtMost, Containing, OneOf, PresentAs, Transition, Within
 from ..jobs.job import REQUIRED, Job
 from ..jobs.job_parts import IN_PARTS, PARTS, FollowUp, FollowUpChosen, FollowUpOwed, FollowUpParked
 from .decoding import job_of
-from .fields import DEFAULTS, FIELD
+from .fields import DEFAULTS, FIELD, field_of
 
 _PATHS: Final = {part: [path for path, (of, _) in IN_PARTS.items() if of == part] for part in PARTS}
 
@@ -131,7 +131,7 @@ def document_of(job: Job) -> dict[str, Any]:
 
 def filter_of(guard: Mapping[str, Any]) -> dict[str, Any]:
     """Return the MongoDB filter for a guard."""
-    return {FIELD[name]: _condition(name, condition) for name, condition in guard.items()}
+    return {FIELD.get(name) or field_of(name): _condition(name, condition) for name, condition in guard.items()}
 
 
 def update_of(transition: Transition, receipt: str | None = None) -> Any:
@@ -185,6 +185,10 @@ def _condition(attribute: str, condition: object) -> Any:
             return {"$not": {"$lte": _stored(attribute, value)}}
         case OneOf(values):
             return {"$in": [_stored(attribute, value) for value in values]}
+        case PresentAs(values):
+            # Null alone would also find documents without the field, which are not in the index of the field.
+            wanted = {"$eq": values[0]} if len(values) == 1 else {"$in": [*values]}
+            return {**wanted, "$exists": True} if None in values else wanted
         case Within():
             ends = {
                 "$gte": condition.at_least,

@@ -62,6 +62,13 @@ FIELD: Final[Mapping[str, str]] = {
     "again.debounced_since": "againSince",
 }
 
+
+def field_of(path: str) -> str:
+    """Return the field of what is inside of the value of an attribute: "meta.tenant", "data.order.id"."""
+    attribute, _, inside = path.partition(".")
+    return f"{FIELD[attribute]}.{inside}"
+
+
 CLAIM: Final = (
     "claim.by",
     "claim.since",

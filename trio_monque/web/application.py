@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from importlib.metadata import version
 from typing import Final
@@ -18,14 +17,16 @@ from starlette.types import ASGIApp
 from ..checks import check_flag
 from ..client.monque import Monque, regions_of
 from ..error_types import InvalidOptionError
+from ..jobs.field_conditions import checked_path
 from .answers import RefusedRequestError, as_json, refused
-from .api.added_table import ALL_ROUTES
+from .api.added_table import routes_with
 from .api.openapi import TITLE, openapi
-from .api.route import Route, Surface
-from .api.table import PREFIX
+from .api.route import PREFIX, Route, Surface
 from .guard.gate import Gate
 from .guard.rates import Rates
+from .guard.requests import root_path_of
 from .hooks import Authorize, ContextOf, ErrorTextOf, Hooks, SerializePayload
+from .live.background_actions import BackgroundActions
 from .live.hub import Hub
 from .pages.dashboard_routes import dashboard_paths
 from .pages.screen import Dashboard
@@ -33,7 +34,6 @@ from .pages.screen import Dashboard
 ENDS: Final = ("", "/")
 """A trailing slash makes no difference. Litestar adds one to each path of what it mounts."""
 
-_ROOT_PATH: Final = re.compile(r"/|(/[A-Za-z0-9._~-]+)+")
 _NOTHING: Final[Mapping[str, SerializePayload]] = {}
 
 
@@ -46,6 +46,7 @@ def create_app(
     serialize_payload: SerializePayload | None = None,
     serialize_payload_by_name: Mapping[str, SerializePayload] = _NOTHING,
     show_errors: bool | ErrorTextOf = True,
+    filters: Collection[str] = (),
     allowed_hosts: Collection[str] | None = None,
     trusted_origins: Collection[str] = (),
     allow_enqueue: bool = False,
@@ -70,6 +71,9 @@ def create_app(
         serialize_payload_by_name: The same for jobs of these names.
         show_errors: False to hide the messages and tracebacks of errors, or a function that returns what is shown of
             one: `(job, text, context) -> str | None`. With either, jobs cannot be searched by their errors.
+        filters: Fields by which lists may be filtered, such as "meta.tenant" and "data.order.id": dotted paths of
+            letters, digits and `_`. A list looks through the newest jobs only, unless the field has an index:
+            `trio-monque indexes --create --filter meta.tenant`.
         allowed_hosts: The hosts, with their ports, that requests may name; None for any. Set it if nothing in front of
             the application checks that, or a page of another site may point a name of its own at your address.
         trusted_origins: Origins of other sites whose pages may send changes, such as "https://admin.example.com".
@@ -87,22 +91,23 @@ def create_app(
     _check_kinds(
         {"read_only": read_only, "allow_enqueue": allow_enqueue, "dashboard": dashboard},
         {"authorize": authorize, "context": context, "serialize_payload": serialize_payload},
-        {"allowed_hosts": allowed_hosts, "trusted_origins": trusted_origins},
+        {"allowed_hosts": allowed_hosts, "trusted_origins": trusted_origins, "filters": filters},
     )
     if not isinstance(show_errors, bool) and not callable(show_errors):
         raise InvalidOptionError("show_errors", show_errors, "must be True, False or a function")
     if openapi_path is not None and not openapi_path.startswith("/"):
         raise InvalidOptionError("openapi_path", openapi_path, "must begin with a slash")
+    wanted = tuple(dict.fromkeys(checked_path("filters", path) for path in filters))
     hooks = Hooks(authorize, context, serialize_payload, dict(serialize_payload_by_name), show_errors)
-    surface = Surface(monque, hooks, read_only, Rates(), Hub(regions_of(monque)), allow_enqueue)
-    paths = [path for route in ALL_ROUTES for path in _paths_of(route, surface)]
+    hub = Hub(regions_of(monque))
+    surface = Surface(monque, hooks, read_only, Rates(), hub, BackgroundActions(hub), allow_enqueue, wanted)
+    routes = routes_with(wanted)
+    paths = [path for route in routes for path in _paths_of(route, surface)]
     if dashboard:
-        pages = dashboard_paths(partial(Dashboard, monque, hooks, read_only, title, environment))
-        paths += [
-            _path(path, one.endpoint, one.method) for one in pages for path in {one.path, f"{one.path.rstrip('/')}/"}
-        ]
+        pages = dashboard_paths(partial(Dashboard, surface, title, environment))
+        paths += [_path(spelling, one.endpoint, one.method) for one in pages for spelling in one.spellings]
     if openapi_path is not None:
-        describe = partial(_describe, title or TITLE)
+        describe = partial(_describe, routes, title or TITLE)
         paths += [_path(openapi_path + end, describe, "GET") for end in ENDS]
     inner = Starlette(routes=paths, exception_handlers={HTTPException: _unmatched})
     inner.router.redirect_slashes = False
@@ -134,12 +139,11 @@ def _path(path: str, endpoint: object, method: str) -> PathOf:
     return made
 
 
-async def _describe(title: str, request: Request) -> Response:
-    root_path = request.scope.get("root_path") or "/"
-    # A server may take it from a header, and readers of the document follow it.
-    if not _ROOT_PATH.fullmatch(root_path):
+async def _describe(routes: Sequence[Route], title: str, request: Request) -> Response:
+    root_path = root_path_of(request.scope)
+    if root_path is None:
         return refused(RefusedRequestError(400, "Invalid root path"))
-    return as_json(openapi(ALL_ROUTES, root_path, version("trio_monque"), title))
+    return as_json(openapi(routes, root_path or "/", version("trio_monque"), title))
 
 
 async def _unmatched(request: Request, error: Exception) -> Response:

@@ -20,7 +20,7 @@ from typing import Any, Final
 from bson import ObjectId
 from pymongo import ASCENDING, DESCENDING, IndexModel
 
-from ...jobs.conditional_write import Within
+from ...jobs.conditional_write import PresentAs, Within
 from ...jobs.cursors import Anchor
 from ...jobs.job import JobStatus
 from ...jobs.job_query import JobQuery
@@ -53,6 +53,7 @@ class IndexScan:
         residual: The rest of the filter: the server checks it on the documents.
         is_sorted: Whether the index has the order of the list. Otherwise all its matching jobs are read and sorted:
             those that run, in `HELD`, and those of some keys, in `UNIQUE_KEY`.
+        is_index_needed: Whether the scan is made only with its index. Others are made without, if it is missing.
     """
 
     index: str
@@ -61,6 +62,7 @@ class IndexScan:
     within: Within
     residual: Mapping[str, Any]
     is_sorted: bool = True
+    is_index_needed: bool = False
 
     def ranges(
         self, anchor: Anchor | None, until: Anchor | None = None, *, descending: bool, with_residual: bool
@@ -175,6 +177,28 @@ class ScansByName:
             )
         prefixes = [{"name": name, "status": status} for name in names for status in self.statuses]
         return _scan(indexes.CLAIM, self.by, prefixes, self.within, self.asked)
+
+
+def scans_of_fields(query: JobQuery) -> Iterator[IndexScan]:
+    """Yield scans. Each finds all jobs of the query alone, if an operator has created its index.
+
+    There is one for each field of the meta or the data that the query asks for, if it is sorted by `created_at`. The
+    other conditions are residual.
+    """
+    given = query.filter
+    if query.sort.by != "created_at" or given.has_key or given.instance is not None:
+        return
+    asked = given.guard(given.statuses or tuple(JobStatus))
+    within = asked.pop("created_at", Within())
+    for path, values in given.field_conditions:
+        yield IndexScan(
+            index=indexes.name_of(indexes.of_field(path)),
+            by=query.sort.by,
+            prefixes=[{path: PresentAs((value,))} for value in values],
+            within=within,
+            residual=filter_of({name: condition for name, condition in asked.items() if name != path}),
+            is_index_needed=True,
+        )
 
 
 def scans_of(query: JobQuery) -> Sequence[IndexScan | ScansByName]:

@@ -21,11 +21,12 @@ from pymongo import ASCENDING, IndexModel
 from pymongo import errors as driver
 
 from ...error_types import MonqueConnectionError
+from ...jobs.field_conditions import is_field_path
 from ...jobs.job import JobStatus
 from ...options_and_defaults import Retention
 from ..driver.commands import command
 from ..driver.driver_errors import UNAUTHORIZED
-from ..fields import FIELD
+from ..fields import FIELD, field_of
 from ..job_collection import JobCollection
 
 T = TypeVar("T")
@@ -141,6 +142,25 @@ SCHEDULES: Final = _index(
 
 IF_NEEDED: Final = (ENDED, ENDED_BY_NAME, FOLLOW_UPS, START_BY, RUN_AGAIN, SCHEDULES)
 
+_OF_A_FIELD: Final = "trio_monque_by_"
+
+
+def of_field(path: str) -> IndexModel:
+    """Return the index of a field of the meta or the data, for pages of its values by `created_at`.
+
+    Only operators create one: each costs an insert and a delete more, and only they know which field is asked for.
+    """
+    field = field_of(path)
+    keys = [(field, ASCENDING), (FIELD["created_at"], ASCENDING), (FIELD["id"], ASCENDING)]
+    return IndexModel(keys, name=f"{_OF_A_FIELD}{path}", partialFilterExpression={field: {"$exists": True}})
+
+
+def path_of(name: str) -> str | None:
+    """Return the path of the field whose index has this name; None for other names."""
+    path = name.removeprefix(_OF_A_FIELD)
+    return path if path != name and is_field_path(path) else None
+
+
 _BAD_VALUE: Final = 2
 
 # BadValue, NoQueryExecutionPlans: the errors for a hint that names a missing index.
@@ -169,10 +189,17 @@ def hinting(hint: str | None) -> dict[str, Any]:
     return {} if hint is None else {"hint": hint}
 
 
-def hinted(index: IndexModel | str, read: Callable[[str | None], T]) -> T:
+class NoSuchIndexError(Exception):
+    """The index of a hint is missing, and without it the read would be another one."""
+
+
+def hinted(index: IndexModel | str, read: Callable[[str | None], T], *, is_needed: bool = False) -> T:
     """Call `read` with the name of the index as its hint, or with None if that index is missing.
 
     It is missing if it is not created yet, or if an operator creates the indexes.
+
+    Raises:
+        NoSuchIndexError: It is missing, and needed.
     """
     try:
         return read(index if isinstance(index, str) else name_of(index))
@@ -184,6 +211,8 @@ def hinted(index: IndexModel | str, read: Callable[[str | None], T]) -> T:
         # That message quotes the query, and the server may cut it in the middle of a character: then the driver cannot
         # read the answer.
         pass
+    if is_needed:
+        raise NoSuchIndexError
     return read(None)
 
 

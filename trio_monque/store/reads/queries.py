@@ -6,9 +6,8 @@ A page is capped: if its filter matches few jobs, the page reads `MOST_EXAMINED`
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from datetime import datetime
-from functools import partial
+from contextlib import suppress
+from dataclasses import replace
 from typing import Any, Final, TypeVar
 
 from bson import ObjectId
@@ -19,21 +18,19 @@ from ...jobs.cursors import Anchor, anchor_of
 from ...jobs.job import Job, JobStatus
 from ...jobs.job_query import JobQuery
 from ...jobs.views import Found
-from ..codec import LENIENT, OWN_OPTIONS, filter_of
-from ..driver.bounded_counts import first_of
+from ..codec import LENIENT, filter_of
 from ..driver.commands import BY_ID, at_one_moment, command
-from ..driver.types import ClientSession, Collection
-from ..fields import BUT_HEAVY, FIELD
+from ..driver.types import ClientSession
+from ..fields import FIELD
 from ..job_collection import JobCollection
 from ..jobs import indexes
-from ..jobs.index_scans import IndexScan, ScansByName, scans_of
+from ..jobs.index_scans import IndexScan, ScansByName, scans_of, scans_of_fields
+from .page_reader import PageReader
 
 T = TypeVar("T")
 
 MOST_EXAMINED: Final = 10_000
 """The number of jobs that a page reads at most if its filter matches few of them."""
-
-_GROWTH: Final = 8
 
 
 @command("read the job", writes=False)
@@ -77,11 +74,12 @@ def get_jobs(jobs: JobCollection, query: JobQuery) -> Sequence[Job]:
         behind = query
         if query.skip:
             # Skip jobs, not documents: with a broken document among them, a job would be on two pages.
-            passed = _found(jobs, query, query.skip, None, session, light=True).jobs
+            in_turn = _in_turn(jobs, query, session)
+            passed = _found(jobs, query, in_turn, query.skip, None, session, light=True).jobs
             if len(passed) < query.skip:
                 return []
             behind = replace(query, anchor=anchor_of(passed[-1], query.sort.by))
-        return _found(jobs, behind, query.limit, None, session).jobs
+        return _found(jobs, behind, _in_turn(jobs, behind, session), query.limit, None, session).jobs
 
     return _at_one_moment(jobs, query, read)
 
@@ -92,7 +90,12 @@ def get_page(jobs: JobCollection, query: JobQuery, most_examined: int | None = N
     wanted = query.limit + 1
     # More than wanted: a page without a filter then never reaches its cap, and needs no query for the place of the cap.
     cap = max(MOST_EXAMINED, wanted + 1) if most_examined is None else most_examined
-    return _at_one_moment(jobs, query, lambda session: _found(jobs, query, wanted, cap, session))
+    for scan in scans_of_fields(query):
+        with suppress(indexes.NoSuchIndexError):
+            return _found(jobs, query, [scan], wanted, cap, None)
+    return _at_one_moment(
+        jobs, query, lambda session: _found(jobs, query, _in_turn(jobs, query, session), wanted, cap, session)
+    )
 
 
 def _at_one_moment(jobs: JobCollection, query: JobQuery, read: Callable[[ClientSession | None], T]) -> T:
@@ -124,6 +127,7 @@ def _in_turn(jobs: JobCollection, query: JobQuery, session: ClientSession | None
 def _found(
     jobs: JobCollection,
     query: JobQuery,
+    scans: Iterable[IndexScan],
     wanted: int,
     cap: int | None,
     session: ClientSession | None,
@@ -133,7 +137,7 @@ def _found(
     seen: dict[ObjectId, Job] = {}
     frontiers = []
     capped = set[str]()  # Without a snapshot, a scan is read twice.
-    for scan in _in_turn(jobs, query, session):
+    for scan in scans:
         reader = PageReader(jobs, scan, query, cap if scan.is_sorted else None, light, session)
         found = reader.read(wanted)
         for job in found.jobs:
@@ -156,108 +160,6 @@ def _found(
 
 def _is_behind(anchor: Anchor, frontier: Anchor, query: JobQuery) -> bool:
     return anchor.key < frontier.key if query.descending else anchor.key > frontier.key
-
-
-@dataclass(frozen=True)
-class PageReader:
-    """Reads a page along one scan.
-
-    Attributes:
-        jobs: The jobs collection.
-        scan: The scan.
-        query: What the page asks for.
-        cap: The number of documents to read at most; None for any number.
-        light: Leave out large fields.
-        session: A session with a snapshot, or None.
-    """
-
-    jobs: JobCollection
-    scan: IndexScan
-    query: JobQuery
-    cap: int | None
-    light: bool
-    session: ClientSession | None
-
-    def read(self, wanted: int) -> Found:
-        """Read that many jobs, or all there are up to the frontier."""
-        size = wanted
-        # How many documents the server filters by the residual. It reads all of them, even if the first few are enough:
-        # a pipeline reads megabytes at once. So this begins with few.
-        window = _GROWTH * wanted if self._is_filtered else None
-        stopped: Anchor | None = None
-        is_bounded = False
-        while True:
-            if self.cap is not None and not is_bounded and max(size, window or 0) >= self.cap:
-                # First read the place of the cap, and then up to that place. A number instead of a place might lead
-                # further than what was filtered, as other programs delete jobs meanwhile; and the next page would miss
-                # some.
-                stopped, window, is_bounded = self.capped_at(), None, True
-            found, number = self._decoded(size, window, stopped)
-            if len(found) >= wanted:
-                found = found[:wanted]
-                return Found(jobs=found, frontier=anchor_of(found[-1], self.scan.by))
-            if number < size and window is None:
-                return Found(jobs=found, frontier=stopped, is_capped=stopped is not None)
-            if number == size:
-                size *= _GROWTH  # Some documents are not jobs: read them again, and more.
-            window = window and window * _GROWTH
-
-    @property
-    def _is_filtered(self) -> bool:
-        """Whether the server filters documents, up to a cap."""
-        return bool(self.scan.residual) and self.cap is not None
-
-    def _ranges(self, until: Anchor | None = None, *, with_residual: bool) -> dict[str, Any]:
-        descending = self.query.descending
-        return self.scan.ranges(self.query.anchor, until, descending=descending, with_residual=with_residual)
-
-    def _decoded(self, size: int, window: int | None, until: Anchor | None) -> tuple[list[Job], int]:
-        """Return the jobs among the first `size` matching documents up to that place, and the number of documents."""
-        number = 0
-
-        def counted(collection: Collection) -> Iterable[Any]:
-            nonlocal number
-            documents = list(indexes.hinted(self.scan.index, partial(self._documents, collection, size, window, until)))
-            number = len(documents)
-            return documents
-
-        return self.jobs.decoded(counted), number
-
-    def _documents(
-        self, collection: Collection, size: int, window: int | None, until: Anchor | None, hint: str | None
-    ) -> list[Any]:
-        order = self.scan.order(descending=self.query.descending)
-        if window is None:
-            projection = BUT_HEAVY if self.light else None
-            wanted = self._ranges(until, with_residual=True)
-            found = collection.find(wanted, projection, sort=order, limit=size, hint=hint, session=self.session)
-            return list(found)
-        return list(
-            collection.aggregate(
-                [
-                    *first_of(self._ranges(with_residual=False), window, dict(order)),
-                    *first_of(self.scan.residual, size),
-                ],
-                session=self.session,
-                **indexes.hinting(hint),
-            )
-        )
-
-    def capped_at(self) -> Anchor | None:
-        """Return the place of the cap; None if there are fewer documents. Reads the index alone."""
-        if self.cap is None:
-            return None
-        ranges = self._ranges(with_residual=False)
-        order = self.scan.order(descending=self.query.descending)
-        places = self.jobs.collection.with_options(codec_options=OWN_OPTIONS)
-        keys = {FIELD["id"]: self.scan.by == "id", **{name: True for name, _ in order}}
-        read = partial(places.find, ranges, keys, sort=order, skip=self.cap - 1, limit=1, session=self.session)
-        documents = indexes.hinted(self.scan.index, lambda hint: list(read(hint=hint)))
-        if not documents:
-            return None
-        value = documents[0].get(FIELD[self.scan.by]) if self.scan.by != "id" else None
-        assert value is None or isinstance(value, datetime)
-        return Anchor(documents[0][FIELD["id"]], value)
 
 
 # --- Names ---

@@ -1,22 +1,17 @@
-"""The routes that change jobs: one, or all that a selector selects."""
+"""The routes that change one job."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from typing import Any, Final
 
-from ...client.monque import Monque
-from ...error_types import BrokenDocumentError, PartialBulkError
-from ...jobs.bulk_changes import BulkResult
+from ...error_types import BrokenDocumentError
 from ...jobs.job import Job
-from ...jobs.job_selector import Selection
 from ..answers import DENIED, NOT_FOUND, RefusedRequestError
-from .job_shapes import bulk_as_json, job_as_json
+from .job_shapes import job_as_json
 from .moments import moment_in
 from .route import Call
-from .selectors import selection_of, selector_in
 
 # --- One job ---
 
@@ -119,42 +114,3 @@ async def _permitted(call: Call, action: str) -> Job:
     if not await call.may(action):
         raise RefusedRequestError(403, DENIED)
     raise RefusedRequestError(404, NOT_FOUND)
-
-
-# --- Many jobs ---
-
-
-async def cancel_jobs(call: Call) -> dict[str, Any]:
-    """Cancel the selected jobs that are pending."""
-    return await _in_bulk(call, "cancelBulk", lambda monque, selection: monque.cancel_jobs(**selection))
-
-
-async def retry_jobs(call: Call) -> dict[str, Any]:
-    """Make the selected jobs that are failed or cancelled pending again."""
-    return await _in_bulk(call, "retryBulk", lambda monque, selection: monque.retry_jobs(**selection))
-
-
-async def delete_jobs(call: Call) -> dict[str, Any]:
-    """Delete the selected jobs."""
-
-    def delete(monque: Monque, selection: Selection) -> Awaitable[BulkResult]:
-        return monque.delete_jobs(everything=not selection, **selection)
-
-    return await _in_bulk(call, "deleteBulk", delete)
-
-
-async def _in_bulk(
-    call: Call, action: str, act: Callable[[Monque, Selection], Awaitable[BulkResult]]
-) -> dict[str, Any]:
-    selector = selector_in(call.body)
-    call.audit.target = json.dumps(selector, sort_keys=True)
-    if not await call.may(action, selector):
-        raise RefusedRequestError(403, DENIED)
-    selection = selection_of(selector, call.surface.hooks)
-    try:
-        result = BulkResult() if selection is None else await act(call.surface.monque, selection)
-    except PartialBulkError as error:
-        call.audit.count = error.count
-        raise
-    call.audit.count = result.count
-    return bulk_as_json(result)

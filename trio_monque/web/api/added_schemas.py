@@ -140,6 +140,21 @@ def _with_more(name: str, required: Mapping[str, JsonSchema]) -> JsonSchema:
 
 
 ADDED_SCHEMAS: Final[Mapping[str, JsonSchema]] = {
+    "ActionProgress": closed(
+        {
+            "id": ID,
+            "action": {"type": "string", "enum": list(ACTIONS_BY_ID)},
+            "state": {"type": "string", "enum": ["running", "done", "failed", "stopped"]},
+            "count": WHOLE,
+            "isCapped": FLAG,
+            "done": WHOLE,
+            "refused": WHOLE,
+            "unknown": WHOLE,
+            "errors": list_of(closed({"jobId": TEXT, "error": TEXT})),
+            "error": or_null(TEXT),
+        }
+    ),
+    "ActionStarted": closed({"action": ID, "count": WHOLE, "isCapped": FLAG}),
     "EnqueueRequest": closed(
         {"name": TEXT},
         {

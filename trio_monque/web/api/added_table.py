@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Final
 
 from . import additions
 from .full_query import DIRECTIONS, FLAGS, any_view_in, is_full_in
+from .long_actions import ACTION
 from .question_table import QUESTIONS
 from .route import Route, Surface, any_query
 from .schemas import TEXT
@@ -133,5 +134,14 @@ ADDED: Final[Sequence[Route]] = (
     ),
 )
 
-ALL_ROUTES: Final[Sequence[Route]] = (*(_with_full_view(route) for route in ROUTES), *ADDED, *QUESTIONS, WATCH)
+ALL_ROUTES: Final[Sequence[Route]] = (*(_with_full_view(route) for route in ROUTES), *ADDED, *QUESTIONS, ACTION, WATCH)
 """By method and path, each once."""
+
+
+def routes_with(filters: Collection[str]) -> Sequence[Route]:
+    """Return all routes of an application whose lists can be filtered by these fields."""
+    more = [parameter(path, TEXT) for path in filters]
+    return [
+        replace(route, parameters=[*route.parameters, *more]) if route.operation_id == "listJobs" else route
+        for route in ALL_ROUTES
+    ]

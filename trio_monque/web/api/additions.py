@@ -17,6 +17,7 @@ from ..guard.body import NO_BODY
 from . import reads
 from .actions import changed_job, delete_one
 from .added_schemas import PERMISSIONS
+from .field_filters import check_fields
 from .full_query import FullListing
 from .full_view import full_job_as_json, full_page_as_json
 from .job_shapes import EMPTY_PAGE, job_as_json
@@ -36,6 +37,7 @@ async def list_jobs(call: Call) -> dict[str, Any]:
         return await reads.list_jobs(call)
     limit = limit_in(asked.limit)
     check_error_search(call.surface.hooks, asked.searches_errors)
+    check_fields(call.surface.hooks, call.surface.filters, asked.filter)
     page: CursorPage = EMPTY_PAGE
     if asked.filter is not None:
         page = await call.surface.monque.get_jobs_with_cursor(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from ...error_types import InvalidOptionError
 from ...jobs.job_query import JobFilter
 from ..answers import INVALID_INPUT, RefusedRequestError
+from .field_filters import fields_in, is_field_key
 from .query import Listing, is_possible_name, listing_in, single_values
 from .route import Pairs, no_query
 
@@ -44,14 +46,18 @@ def any_view_in(pairs: Pairs) -> Listing:
     """
     if not any(key == "view" for key, _ in pairs):
         return listing_in(pairs)
+    fields = fields_in([(key, value) for key, value in pairs if is_field_key(key)])
+    pairs = [(key, value) for key, value in pairs if not is_field_key(key)]
     own = single_values([(key, value) for key, value in pairs if key in OF_FULL_LIST], OF_FULL_LIST)
     shared = listing_in([(key, value) for key, value in pairs if key not in OF_FULL_LIST])
     direction = own.get("direction", "forward")
     if own["view"] != "full" or direction not in DIRECTIONS or own.get("due", "true") not in FLAGS:
         raise RefusedRequestError(400, INVALID_INPUT)
     texts = {attribute: own[key] for key, attribute in _TEXTS.items() if key in own}
+    if not all(is_possible_name(text) for text in texts.values()):
+        raise RefusedRequestError(400, INVALID_INPUT)
     return FullListing(
-        filter=_with_more(shared, texts, FLAGS[own["due"]] if "due" in own else None),
+        filter=_with_more(shared, {**texts, "due": FLAGS[own["due"]] if "due" in own else None, "fields": fields}),
         sort=shared.sort,
         cursor=shared.cursor,
         limit=shared.limit,
@@ -60,14 +66,12 @@ def any_view_in(pairs: Pairs) -> Listing:
     )
 
 
-def _with_more(shared: Listing, texts: dict[str, str], due: bool | None) -> JobFilter | None:  # noqa: FBT001
-    if not all(is_possible_name(text) for text in texts.values()):
-        raise RefusedRequestError(400, INVALID_INPUT)
+def _with_more(shared: Listing, conditions: Mapping[str, Any]) -> JobFilter | None:
     if shared.filter is None:
         return None
     try:
-        return replace(shared.filter, due=due, **texts)  # type: ignore[arg-type]  # All are texts.
-    except InvalidOptionError:  # A key without a name, a text and a prefix for one field, or another status.
+        return replace(shared.filter, **conditions)
+    except InvalidOptionError:  # Such as a key without a name, a text and a prefix for one field, or another status.
         raise RefusedRequestError(400, INVALID_INPUT) from None
 
 

@@ -7,9 +7,8 @@ from http import HTTPStatus
 from typing import Any, Final
 
 from .added_schemas import ALL_SCHEMAS
-from .route import Route
+from .route import PREFIX, Route
 from .schemas import ID, ref
-from .table import PREFIX
 
 OF_ALL: Final = (414, 421, 500)
 """A query that is too long, a host that is not served, and a failure."""
@@ -17,6 +16,15 @@ OF_ALL: Final = (414, 421, 500)
 TITLE: Final = "Monque Management API"
 OURS: Final = "trio_monque"
 """The tag of the routes that the contract does not have."""
+
+
+_PREFER: Final = {
+    "name": "Prefer",
+    "in": "header",
+    "required": False,
+    "description": "`respond-async` for an answer before an action of more than 1,000 jobs is done",
+    "schema": {"type": "string"},
+}
 
 
 def openapi(routes: Sequence[Route], server: str, version: str, title: str = TITLE) -> dict[str, Any]:
@@ -52,6 +60,9 @@ def _operation(route: Route) -> Mapping[str, Any]:
             **{str(status): _answer(HTTPStatus(status).phrase, "ManagementError") for status in statuses_of(route)},
         },
     }
+    if route.long_answer is not None:
+        operation["responses"]["202"] = _answer("The action goes on: see `GET /actions/{id}`", route.long_answer)
+        parameters.append(_PREFER)
     if route.is_ours:
         operation["tags"] = [OURS]
     if parameters:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import anyio.to_thread
@@ -26,11 +26,16 @@ from ..answers import (
 from ..guard.audit import Audit
 from ..guard.body import NO_BODY, body_of
 from ..guard.rates import Rates
+from ..guard.requests import prefers_early, root_path_of
 from ..hooks import READ, Hooks
+from ..live.background_actions import BackgroundActions
 from ..live.hub import Hub
+from ..live.long_answer import LongAnswer
 from .query import single_values
 from .schema_check import is_valid
 from .schemas import ref
+
+PREFIX: Final = "/api/v1"
 
 CLIENT_LEFT: Final = 499
 """What web servers write into their logs for a client that left before the answer."""
@@ -47,7 +52,9 @@ class Surface:
     is_read_only: bool
     rates: Rates
     hub: Hub
+    background: BackgroundActions
     allows_enqueue: bool = False
+    filters: Collection[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +68,9 @@ class Call:
         body: The value of the body, or NO_BODY.
         id_text: The id of a job, as the path has it.
         audit: What is to be said of it afterwards.
+        root_path: Where the application is mounted; None if that is not a path.
+        prefers_early: Whether the client asks for an answer before a long action is done.
+        turn: What a bulk action leaves when it is done. An action that goes on after its answer takes it along.
     """
 
     surface: Surface
@@ -69,6 +79,9 @@ class Call:
     body: Any
     id_text: str
     audit: Audit
+    root_path: str | None = None
+    prefers_early: bool = False
+    turn: ExitStack = field(default_factory=ExitStack)
 
     @property
     def job_id(self) -> ObjectId:
@@ -119,6 +132,7 @@ class Route:
         in_bulk: It may change many jobs.
         only_reads: It changes nothing although it has a body.
         is_supported: Whether the application is made to do it.
+        long_answer: The schema of the answer to a client that need not wait; None where each one waits.
         full_answer: The schema of the answer where the query has `view=full`; None for a route without that view.
         is_ours: The contract does not have it.
         statuses: Of the answers to requests that it refuses, for OpenAPI.
@@ -141,6 +155,7 @@ class Route:
     in_bulk: bool = False
     only_reads: bool = False
     is_supported: Callable[[Surface], bool] = always
+    long_answer: str | None = None
     full_answer: str | None = None
     is_ours: bool = False
     statuses: Sequence[int] = ()
@@ -156,6 +171,8 @@ class Route:
         audit = Audit(self.action, request) if self.changes else Audit.nothing()
         try:
             result = await self._result(request, surface, audit)
+            if isinstance(result, LongAnswer):
+                return result  # It writes its line when it is done. Nothing may come between: it has the turn.
             # In a thread: an answer may have megabytes.
             answer = result if isinstance(result, Response) else await anyio.to_thread.run_sync(as_json, result)
         except Exception as error:  # noqa: BLE001  # Every error is an answer.
@@ -178,13 +195,24 @@ class Route:
             raise RefusedRequestError(403, UNSUPPORTED)
         context = await surface.hooks.context_of(request)
         audit.context = context
-        call = Call(surface, context, query, body, request.path_params.get("id", ""), audit)
+        call = Call(
+            surface,
+            context,
+            query,
+            body,
+            request.path_params.get("id", ""),
+            audit,
+            root_path_of(request.scope),
+            prefers_early(request.headers.getlist("prefer")),
+        )
         if not self.changes:
             if not self.is_open and not await call.may(READ):
                 raise RefusedRequestError(403, READ_DENIED)
             return await self.act(call)
         surface.rates.count(audit.caller)
-        with self._alone(surface, audit):
+        with call.turn as turn:
+            if self.in_bulk:
+                turn.enter_context(surface.rates.one_in_bulk(audit.caller))
             return await self.act(call)
 
     def _check_shape(self, body: Any) -> None:
@@ -195,6 +223,3 @@ class Route:
             raise RefusedRequestError(400, INVALID_INPUT)
         elif self.check_body is not None:
             self.check_body(body)
-
-    def _alone(self, surface: Surface, audit: Audit) -> AbstractContextManager[None]:
-        return surface.rates.one_in_bulk(audit.caller) if self.in_bulk else nullcontext()

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from . import actions, reads
+from . import actions, reads, selected_jobs
 from .query import OF_LIST, OF_STATS, listing_in, single_values
 from .route import Pairs, Route, any_query
 from .schemas import MOMENT, STATUS, TEXT, JsonSchema, list_of
 from .selectors import check_selector
-
-PREFIX: Final = "/api/v1"
 
 _SORTS: Final = {
     "sortBy": {"type": "string", "enum": ["identifier", "createdAt", "updatedAt", "nextRunAt"]},
@@ -39,7 +37,7 @@ def _stats_query(pairs: Pairs) -> Mapping[str, str]:
 
 
 _ONE: Final = (400, 403, 404, 409, 413, 415, 429)
-_MANY: Final = (400, 403, 413, 415, 429)
+_MANY: Final = (400, 403, 413, 415, 429, 503)
 
 ROUTES: Final[Sequence[Route]] = (
     Route(
@@ -150,12 +148,13 @@ ROUTES: Final[Sequence[Route]] = (
             check_body=check_selector,
             action=f"{action}Bulk",
             in_bulk=True,
+            long_answer="ActionStarted",
             statuses=_MANY,
         )
         for action, summary, act in (
-            ("cancel", "Cancel the selected jobs that are pending", actions.cancel_jobs),
-            ("retry", "Make the selected jobs that are failed or cancelled pending again", actions.retry_jobs),
-            ("delete", "Delete the selected jobs", actions.delete_jobs),
+            ("cancel", "Cancel the selected jobs that are pending", selected_jobs.cancel_jobs),
+            ("retry", "Make the selected jobs that are failed or cancelled pending again", selected_jobs.retry_jobs),
+            ("delete", "Delete the selected jobs", selected_jobs.delete_jobs),
         )
     ),
 )

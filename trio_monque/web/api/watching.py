@@ -10,29 +10,34 @@ from starlette.responses import Response
 
 from ...client.monque import server_time_of
 from ...store.driver.types import ObjectId
+from ...store.jobs.stale_regions import region_of
 from ..answers import INVALID_ID, RefusedRequestError
+from ..live.background_actions import region_of_action
 from ..live.event_stream_answer import EventStreamAnswer
 from .query import single_values
 from .route import Call, Pairs, Route
 from .schemas import ID
 from .table import parameter
 
-OF_WATCH: Final = frozenset({"job"})
+OF_WATCH: Final = frozenset({"action", "job"})
 
 
 def watch_asked(pairs: Pairs) -> Mapping[str, str]:
-    """Return which job is looked at, if any."""
+    """Return which job and which action are looked at, if any."""
     return single_values(pairs, OF_WATCH)
 
 
 async def watch(call: Call) -> Response:
     """Answer with events, for as long as the caller listens."""
-    job_id = call.query.get("job")
-    if job_id is not None and (len(job_id) != 24 or not ObjectId.is_valid(job_id)):
-        raise RefusedRequestError(400, INVALID_ID)
+    own = set[str]()
+    for key, region in (("job", region_of), ("action", region_of_action)):
+        if (given := call.query.get(key)) is None:
+            continue
+        if len(given) != 24 or not ObjectId.is_valid(given):
+            raise RefusedRequestError(400, INVALID_ID)
+        own.add(region(given.lower()))
     surface = call.surface
-    wanted = None if job_id is None else str(ObjectId(job_id))
-    return EventStreamAnswer(surface.hub, wanted, partial(server_time_of, surface.monque))
+    return EventStreamAnswer(surface.hub, frozenset(own), partial(server_time_of, surface.monque))
 
 
 WATCH: Final = Route(
@@ -43,7 +48,7 @@ WATCH: Final = Route(
     act=watch,
     answer="StaleRegions",
     read_query=watch_asked,
-    parameters=[parameter("job", ID)],
+    parameters=[parameter("job", ID), parameter("action", ID)],
     is_ours=True,
     statuses=(400, 403, 503),
     media_type="text/event-stream",

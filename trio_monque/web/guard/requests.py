@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping
-from typing import Final
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS"})
@@ -65,6 +66,24 @@ def _is_same(origin: str, scheme: str, host: str) -> bool:
 
 def _port(scheme: str, port: int | None) -> int | None:
     return port or {"http": 80, "https": 443}.get(scheme)
+
+
+_ROOT_PATH: Final = re.compile(r"(/[A-Za-z0-9._~-]+)*")
+
+
+def root_path_of(scope: Mapping[str, Any]) -> str | None:
+    """Return where the application is mounted, without a slash at the end; None if that is not a path.
+
+    A server may take it from a header, and it is in links that clients follow.
+    """
+    given = str(scope.get("root_path") or "").removesuffix("/")
+    return given if _ROOT_PATH.fullmatch(given) else None
+
+
+def prefers_early(given: Collection[str]) -> bool:
+    """Return whether the headers `Prefer` ask for an answer before the work is done (RFC 7240)."""
+    preferences = (one.partition(";")[0].strip().lower() for line in given for one in line.split(","))
+    return "respond-async" in preferences
 
 
 def is_short(query: bytes) -> bool:

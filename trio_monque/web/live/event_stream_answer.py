@@ -34,7 +34,7 @@ class Pace:
 
     Attributes:
         between: From one message to the next, at least.
-        between_of_job: The same for the page of one job.
+        between_of_own: The same for the page of one job or one action.
         comment: After this time without a message, a comment shows whether the peer is still there.
         send: A send that takes longer ends the stream: the peer does not read, and would hold its task for ever.
         life, spread: The stream ends after about this time, and the browser opens another: then it is asked again
@@ -42,7 +42,7 @@ class Pace:
     """
 
     between: float = 1.0
-    between_of_job: float = 0.25
+    between_of_own: float = 0.25
     comment: float = 15.0
     send: float = 10.0
     life: float = 900.0
@@ -57,23 +57,23 @@ class EventStreamAnswer(Response):
 
     Args:
         hub: Of the application.
-        job_id: The job that the viewer looks at; None for none.
+        own: Regions that the viewer looks at beside those of all.
         now: Returns the server's time, in a thread.
         pace: How often it says something; None for PACE.
     """
 
     def __init__(
-        self, hub: Hub, job_id: str | None, now: Callable[[], Awaitable[datetime]], pace: Pace | None = None
+        self, hub: Hub, own: frozenset[str], now: Callable[[], Awaitable[datetime]], pace: Pace | None = None
     ) -> None:
         super().__init__()
         self._hub = hub
-        self._job_id = job_id
+        self._own = own
         self._now = now
         self._pace = pace or PACE
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            async with self._hub.viewing(self._job_id) as viewer:
+            async with self._hub.viewing(self._own) as viewer:
                 await self._serve(viewer, receive, send)
         except RefusedRequestError as error:
             await refused(error)(scope, receive, send)
@@ -99,7 +99,7 @@ class EventStreamAnswer(Response):
     async def _send_all(self, viewer: Viewer, send: Send) -> None:
         """Send until a send takes too long, or the peer is gone."""
         pace = self._pace
-        between = pace.between if viewer.job_id is None else pace.between_of_job
+        between = pace.between_of_own if viewer.own else pace.between
         try:
             with anyio.fail_after(pace.send):
                 await send({"type": "http.response.start", "status": 200, "headers": HEADERS})

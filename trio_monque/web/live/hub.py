@@ -19,7 +19,7 @@ import anyio.to_thread
 from ...error_types import MonqueConnectionError
 from ...log import logger_of
 from ...store.jobs.change_stream import NoStreamError
-from ...store.jobs.stale_regions import ALL_REGIONS, RegionWatch, region_of
+from ...store.jobs.stale_regions import ALL_REGIONS, RegionWatch
 from ..answers import RefusedRequestError
 
 logger = logger_of("web")
@@ -39,18 +39,20 @@ class Viewer:
     """One stream of a browser.
 
     Attributes:
-        job_id: The job that its page shows; None for the other pages.
+        own: Regions that its page shows beside those of all: a job, or an action.
         stale: What has become stale since the last message to it.
     """
 
-    job_id: str | None = None
-    stale: set[str] = field(default_factory=lambda: set(ALL_REGIONS))
+    own: frozenset[str] = frozenset()
+    stale: set[str] = field(default_factory=set)
     _woken: anyio.Event = field(default_factory=anyio.Event)
+
+    def __post_init__(self) -> None:
+        self.stale |= ALL_REGIONS | self.own
 
     def mark(self, regions: Iterable[str]) -> None:
         """Note what has become stale, of what this viewer may see."""
-        own = None if self.job_id is None else region_of(self.job_id)
-        self.stale.update(one for one in regions if one in ALL_REGIONS or one == own)
+        self.stale.update(one for one in regions if one in ALL_REGIONS or one in self.own)
         if self.stale:
             self._woken.set()
 
@@ -87,7 +89,7 @@ class Hub:
         self._turn: anyio.Lock | None = None
 
     @asynccontextmanager
-    async def viewing(self, job_id: str | None = None) -> AsyncIterator[Viewer]:
+    async def viewing(self, own: frozenset[str] = frozenset()) -> AsyncIterator[Viewer]:
         """Be a viewer for as long as the block lasts.
 
         Raises:
@@ -95,9 +97,7 @@ class Hub:
         """
         if len(self.viewers) >= self._most:
             raise RefusedRequestError(503, TOO_MANY, {"Retry-After": "10"})
-        viewer = Viewer(job_id)
-        if job_id is not None:
-            viewer.stale.add(region_of(job_id))
+        viewer = Viewer(own)
         if not self.viewers:
             self._turn = anyio.Lock()  # Of the event loop that serves now.
         self.viewers.add(viewer)
@@ -128,21 +128,21 @@ class Hub:
             self._watch = None
             # Not abandoned if it is cancelled: a stream that is opened must be closed again. It has a bound of its own.
             self._watch = await anyio.to_thread.run_sync(self._open_regions)
-            self._mark(None)  # What happened before is unknown.
+            self.mark(None)  # What happened before is unknown.
         try:
             regions = await anyio.to_thread.run_sync(self._watch.read)
         except MonqueConnectionError:
             watch, self._watch = self._watch, None
             await anyio.to_thread.run_sync(watch.close)
             raise
-        self._mark(regions)
+        self.mark(regions)
         await anyio.sleep(READ_EVERY)
 
     async def _look(self) -> None:
         await anyio.sleep(self._look_every)
-        self._mark(None)
+        self.mark(None)
 
-    def _mark(self, regions: Iterable[str] | None) -> None:
+    def mark(self, regions: Iterable[str] | None) -> None:
+        """Tell the viewers what has become stale; None for everything."""
         for viewer in self.viewers:
-            own = [] if viewer.job_id is None else [region_of(viewer.job_id)]
-            viewer.mark([*ALL_REGIONS, *own] if regions is None else regions)
+            viewer.mark(ALL_REGIONS | viewer.own if regions is None else regions)

@@ -19,6 +19,7 @@ from ...client.monque import Monque, collection_of, server_time_of
 from ...error_types import MonqueConnectionError
 from ...log import logger_of
 from ..answers import READ_DENIED, RefusedRequestError, refusal_of
+from ..api.route import Surface
 from ..hooks import READ, Hooks
 from .assets import assets
 from .rendering import rendered
@@ -45,20 +46,26 @@ class Dashboard:
     """What all screens of one application share.
 
     Attributes:
-        monque: Whose jobs are shown.
-        hooks: What the host decides.
-        is_read_only: Nothing may be changed.
+        surface: What the pages and the API share: whose jobs are shown, and what the host decides.
         title: What the pages are called; None for "Monque".
         environment: Which of several installations this is, such as "production".
         tabs: The paths of the screens that there are.
     """
 
-    monque: Monque
-    hooks: Hooks
-    is_read_only: bool
+    surface: Surface
     title: str | None
     environment: str | None
     tabs: frozenset[str]
+
+    @property
+    def monque(self) -> Monque:
+        """The client."""
+        return self.surface.monque
+
+    @property
+    def hooks(self) -> Hooks:
+        """What the host decides."""
+        return self.surface.hooks
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +112,7 @@ class PageCall:
 
     async def may(self, action: str, target: Any = None) -> bool:
         """Return whether the caller may do this."""
-        if action != READ and self.dashboard.is_read_only:
+        if action != READ and self.dashboard.surface.is_read_only:
             return False
         return await self.dashboard.hooks.may(action, self.context, target)
 

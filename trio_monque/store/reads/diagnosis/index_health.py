@@ -92,11 +92,20 @@ class Indexes:
 
 
 @command("read the list of indexes", writes=False)
-def look_at_indexes(jobs: JobCollection) -> Indexes:
-    """Return which indexes are there."""
+def look_at_indexes(jobs: JobCollection, paths: Sequence[str] = ()) -> Indexes:
+    """Return which indexes are there.
+
+    Args:
+        jobs: The jobs collection.
+        paths: Fields of the meta or the data that need an index.
+    """
     found = {str(one["name"]): one for one in jobs.collection.list_indexes()}
     definitions = {name: _definition(one) for name, one in found.items()}
     ours = {indexes.name_of(index): _definition(index.document) for index in indexes.ALL}
+    ours |= {
+        indexes.name_of(index): _definition(index.document)
+        for index in map(indexes.of_field, dict.fromkeys([*paths, *filter(None, map(indexes.path_of, found))]))
+    }
     usable = {**ours, indexes.name_of(indexes.FOLLOW_UPS): _definition(indexes.FOLLOW_UPS.document)}
     renamed = {
         name: other
@@ -121,10 +130,13 @@ def look_at_indexes(jobs: JobCollection) -> Indexes:
 
 
 @command("read the list of indexes", writes=False)
-def definitions(jobs: JobCollection) -> Mapping[str, str]:
-    """Return the definition of each index that is there, and of each of this library that is missing, as text."""
+def definitions(jobs: JobCollection, paths: Sequence[str] = ()) -> Mapping[str, str]:
+    """Return the definition of each index that is there, and of each of this library that is missing, as text.
+
+    Those of fields are among them, if their paths are given.
+    """
     described = {
-        **{indexes.name_of(index): index.document for index in indexes.ALL},
+        **{indexes.name_of(index): index.document for index in (*indexes.ALL, *map(indexes.of_field, paths))},
         **{str(one["name"]): one for one in jobs.collection.list_indexes()},
     }
     return {name: _as_text(_definition(one)) for name, one in described.items()}
