@@ -208,7 +208,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "scheduler",
         "claims",
     },
-    "web": {"log", "error_types", "checks", "events", "jobs", "store", "diagnosis", "client", "scheduler"},
+    "web": {"log", "error_types", "checks", "events", "jobs", "store", "diagnosis", "client", "scheduler", "metrics"},
     "cli": {
         "safe_text",
         "log",
@@ -265,7 +265,7 @@ MAY_IMPORT_LIBRARY: dict[str, set[str]] = {
     "rich": {"cli"},
     "click": {"cli"},
     "watchfiles": {"cli"},
-    "prometheus_client": {"metrics", "cli"},
+    "prometheus_client": {"metrics", "cli", "web"},
     "opentelemetry": {"otel"},
 }
 

@@ -27,6 +27,7 @@ from .guard.gate import Gate
 from .guard.rates import Rates
 from .hooks import Authorize, ContextOf, ErrorTextOf, Hooks, SerializePayload
 from .live.hub import Hub
+from .live.metrics_page import MetricsPage
 
 ENDS: Final = ("", "/")
 """A trailing slash makes no difference. Litestar adds one to each path of what it mounts."""
@@ -87,7 +88,7 @@ def create_app(
     if openapi_path is not None and not openapi_path.startswith("/"):
         raise InvalidOptionError("openapi_path", openapi_path, "must begin with a slash")
     hooks = Hooks(authorize, context, serialize_payload, dict(serialize_payload_by_name), show_errors)
-    surface = Surface(monque, hooks, read_only, Rates(), Hub(regions_of(monque)), allow_enqueue)
+    surface = Surface(monque, hooks, read_only, Rates(), Hub(regions_of(monque)), MetricsPage(monque), allow_enqueue)
     paths = [path for route in ALL_ROUTES for path in _paths_of(route, surface)]
     if openapi_path is not None:
         describe = partial(_describe, title or TITLE)

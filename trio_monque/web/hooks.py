@@ -84,9 +84,9 @@ class Hooks:
         return None if self.context is None else await _called(self.context, request)
 
     async def may(self, action: str, context: Any, target: Any = None) -> bool:
-        """Return whether the action is allowed. Without a hook, reads are."""
+        """Return whether the action is allowed. Without a hook, what only reads is."""
         if self.authorize is None:
-            return action == READ
+            return action in (READ, METRICS)
         # Not whatever counts as true: a hook that returns its token, or forgets to await, must not let everybody in.
         return await _called(self.authorize, action, context, target) is True
 
@@ -118,6 +118,8 @@ class Hooks:
 
 
 READ: Final = "read"
+METRICS: Final = "metrics"
+"""A read of its own, so that a scraper may be allowed nothing else. It shows names of jobs and numbers."""
 
 
 async def _called(hook: Callable[..., Any], *arguments: Any) -> Any:

@@ -29,6 +29,7 @@ PERMISSIONS: Final = (
     "enqueue",
     "pause",
     "resume",
+    "metrics",
 )
 """All actions that `authorize` is asked about."""
 
@@ -174,6 +175,7 @@ ADDED_SCHEMAS: Final[Mapping[str, JsonSchema]] = {
             "ids": list_of(TEXT, minItems=1, maxItems=MOST_IDS),
         }
     ),
+    "MetricsText": {**TEXT, "description": "Metrics in the text format of Prometheus."},
     "MinuteList": closed(
         {
             "minutes": list_of(closed({"at": MOMENT, "slots": WHOLE, **_FIGURES})),

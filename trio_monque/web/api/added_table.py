@@ -8,6 +8,7 @@ from typing import Final
 
 from . import additions
 from .full_query import DIRECTIONS, FLAGS, any_view_in, is_full_in
+from .metrics_answer import SHOW_METRICS
 from .question_table import QUESTIONS
 from .route import Route, Surface, any_query
 from .schemas import TEXT
@@ -133,5 +134,11 @@ ADDED: Final[Sequence[Route]] = (
     ),
 )
 
-ALL_ROUTES: Final[Sequence[Route]] = (*(_with_full_view(route) for route in ROUTES), *ADDED, *QUESTIONS, WATCH)
+ALL_ROUTES: Final[Sequence[Route]] = (
+    *(_with_full_view(route) for route in ROUTES),
+    *ADDED,
+    *QUESTIONS,
+    WATCH,
+    SHOW_METRICS,
+)
 """By method and path, each once."""

@@ -14,6 +14,7 @@ from starlette.responses import Response
 from ...client.monque import Monque, announce
 from ...store.driver.types import ObjectId
 from ..answers import (
+    DENIED,
     INVALID_ID,
     INVALID_INPUT,
     READ_DENIED,
@@ -28,6 +29,7 @@ from ..guard.body import NO_BODY, body_of
 from ..guard.rates import Rates
 from ..hooks import READ, Hooks
 from ..live.hub import Hub
+from ..live.metrics_page import MetricsPage
 from .query import single_values
 from .schema_check import is_valid
 from .schemas import ref
@@ -47,6 +49,7 @@ class Surface:
     is_read_only: bool
     rates: Rates
     hub: Hub
+    metrics: MetricsPage
     allows_enqueue: bool = False
 
 
@@ -114,7 +117,7 @@ class Route:
         body: The schema of the body; None for a route that ignores what it says.
         needs_body: A request without one has a wrong shape.
         check_body: Refuses a body for what no schema can say.
-        action: What the route does, for the log of changes.
+        action: What the route does: for the log of changes, and for `authorize` if it changes nothing.
         is_open: Everybody may ask.
         in_bulk: It may change many jobs.
         only_reads: It changes nothing although it has a body.
@@ -180,8 +183,8 @@ class Route:
         audit.context = context
         call = Call(surface, context, query, body, request.path_params.get("id", ""), audit)
         if not self.changes:
-            if not self.is_open and not await call.may(READ):
-                raise RefusedRequestError(403, READ_DENIED)
+            if not self.is_open and not await call.may(self.action):
+                raise RefusedRequestError(403, READ_DENIED if self.action == READ else DENIED)
             return await self.act(call)
         surface.rates.count(audit.caller)
         with self._alone(surface, audit):
