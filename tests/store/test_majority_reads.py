@@ -108,6 +108,7 @@ IS_SHOWN: Final = {
     "reads.diagnosis.jobs._first", "reads.diagnosis.streams._cursors",
     "documents.counting._holders", "documents.counting._unreadable",
     "documents.counting.count_dead_letters", "documents.counting.number", "documents.listing_and_readmitting.listed",
+    "documents.listing_and_readmitting.page",
     "documents.indexes.is_large", "driver.member_admin.stored_configuration", "reads.queries._documents",
     "reads.queries.count_due_before", "reads.queries.get_job", "reads.queries.get_job_by_key",
     "reads.queries.names_at_rest", "reads.queries.raw_documents",

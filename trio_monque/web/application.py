@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Mapping
 from functools import partial
 from importlib.metadata import version
-from typing import Final
+from typing import Any, Final
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -16,6 +16,7 @@ from starlette.routing import Route as PathOf
 from starlette.types import ASGIApp
 
 from ..checks import check_flag
+from ..claims.claimed_collection import ClaimedCollection, ClaimRules
 from ..client.monque import Monque, regions_of
 from ..error_types import InvalidOptionError
 from .answers import RefusedRequestError, as_json, refused
@@ -32,8 +33,10 @@ from .live.metrics_page import MetricsPage
 ENDS: Final = ("", "/")
 """A trailing slash makes no difference. Litestar adds one to each path of what it mounts."""
 
+_SOURCE: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")
 _ROOT_PATH: Final = re.compile(r"/|(/[A-Za-z0-9._~-]+)+")
 _NOTHING: Final[Mapping[str, SerializePayload]] = {}
+_NO_CLAIMS: Final[Mapping[str, tuple[Any, ClaimRules]]] = {}
 
 
 def create_app(
@@ -45,6 +48,7 @@ def create_app(
     serialize_payload: SerializePayload | None = None,
     serialize_payload_by_name: Mapping[str, SerializePayload] = _NOTHING,
     show_errors: bool | ErrorTextOf = True,
+    claims: Mapping[str, tuple[Any, ClaimRules]] = _NO_CLAIMS,
     allowed_hosts: Collection[str] | None = None,
     trusted_origins: Collection[str] = (),
     allow_enqueue: bool = False,
@@ -66,6 +70,8 @@ def create_app(
         serialize_payload_by_name: The same for jobs of these names.
         show_errors: False to hide the messages and tracebacks of errors, or a function that returns what is shown of
             one: `(job, text, context) -> str | None`. With either, jobs cannot be searched by their errors.
+        claims: Claims on other collections to show, by names for their paths: each a collection of pymongo, and which
+            of its documents are claimed. Dead letters can be readmitted by those whom `authorize` allows "readmit".
         allowed_hosts: The hosts, with their ports, that requests may name; None for any. Set it if nothing in front of
             the application checks that, or a page of another site may point a name of its own at your address.
         trusted_origins: Origins of other sites whose pages may send changes, such as "https://admin.example.com".
@@ -75,6 +81,7 @@ def create_app(
 
     Raises:
         InvalidOptionError: An argument is invalid; the message names it.
+        InvalidDatabaseError: A collection of `claims` is not one of pymongo.
     """
     if not isinstance(monque, Monque):
         raise InvalidOptionError("monque", monque, "must be a Monque client or a scheduler")
@@ -87,8 +94,11 @@ def create_app(
         raise InvalidOptionError("show_errors", show_errors, "must be True, False or a function")
     if openapi_path is not None and not openapi_path.startswith("/"):
         raise InvalidOptionError("openapi_path", openapi_path, "must begin with a slash")
+    sources = _sources_of(claims)
     hooks = Hooks(authorize, context, serialize_payload, dict(serialize_payload_by_name), show_errors)
-    surface = Surface(monque, hooks, read_only, Rates(), Hub(regions_of(monque)), MetricsPage(monque), allow_enqueue)
+    surface = Surface(
+        monque, hooks, read_only, Rates(), Hub(regions_of(monque)), MetricsPage(monque), allow_enqueue, sources
+    )
     paths = [path for route in ALL_ROUTES for path in _paths_of(route, surface)]
     if openapi_path is not None:
         describe = partial(_describe, title or TITLE)
@@ -107,6 +117,21 @@ def _check_kinds(flags: Mapping[str, object], hooks: Mapping[str, object], lists
     for option, given in lists.items():
         if isinstance(given, str):
             raise InvalidOptionError(option, given, "must be a list of texts")
+
+
+def _sources_of(claims: object) -> Mapping[str, ClaimedCollection]:
+    if not isinstance(claims, Mapping):
+        raise InvalidOptionError("claims", claims, "must be a dict of names to collections with their rules")
+    sources: dict[str, ClaimedCollection] = {}
+    for name, given in claims.items():
+        if not isinstance(name, str) or not _SOURCE.fullmatch(name):
+            raise InvalidOptionError("claims", name, "a name must be letters, digits, '_', '-' and '.', at most 100")
+        if not isinstance(given, tuple) or len(given) != 2 or not isinstance(given[1], ClaimRules):  # A pair.
+            raise InvalidOptionError(
+                "claims", given, "must be a collection and its ClaimRules, for example (db.orders, ClaimRules({}))"
+            )
+        sources[name] = ClaimedCollection(*given)
+    return sources
 
 
 def _paths_of(route: Route, surface: Surface) -> list[PathOf]:

@@ -50,8 +50,8 @@ class SerializePayload(Protocol):
 class ErrorTextOf(Protocol):
     """Makes what is shown of a message or a traceback of an error; sync or async."""
 
-    def __call__(self, job: Job, text: str, context: Any, /) -> str | Awaitable[str | None] | None:
-        """Return the text to show, or None to hide it."""
+    def __call__(self, job: Job | None, text: str, context: Any, /) -> str | Awaitable[str | None] | None:
+        """Return the text to show, or None to hide it. `job` is None for the error of a dead letter of claims."""
         ...
 
 
@@ -107,8 +107,8 @@ class Hooks:
             for one, serialize in zip(values, serializers, strict=True)
         ]
 
-    async def error_text_of(self, job: Job, text: str | None, context: Any) -> str | None:
-        """Return a text of an error of the job as it may be shown; None for nothing."""
+    async def error_text_of(self, job: Job | None, text: str | None, context: Any) -> str | None:
+        """Return a text of an error as it may be shown; None for nothing. `job` is None for that of a dead letter."""
         if text is None or self.show_errors is False:
             return None
         if self.show_errors is True:

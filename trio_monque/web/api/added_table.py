@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Final
 
 from . import additions
+from .claims_answers import CLAIMS
 from .full_query import DIRECTIONS, FLAGS, any_view_in, is_full_in
 from .metrics_answer import SHOW_METRICS
 from .question_table import QUESTIONS
@@ -138,6 +139,7 @@ ALL_ROUTES: Final[Sequence[Route]] = (
     *(_with_full_view(route) for route in ROUTES),
     *ADDED,
     *QUESTIONS,
+    *CLAIMS,
     WATCH,
     SHOW_METRICS,
 )

@@ -141,6 +141,8 @@ async def permissions(call: Call) -> dict[str, Any]:
         is_possible = action in (READ, METRICS) or not read_only
         if action == "enqueue":
             is_possible = is_possible and call.surface.allows_enqueue
+        if action == "readmit":
+            is_possible = is_possible and bool(call.surface.claims)
         if action == METRICS:
             is_possible = has_metrics(call.surface)
         actions[action] = is_possible and await call.may(action)

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from .added_schemas import ALL_SCHEMAS
 from .route import Route
-from .schemas import ID, ref
+from .schemas import ID, TEXT, ref
 from .table import PREFIX
 
 OF_ALL: Final = (414, 421, 500)
@@ -42,8 +42,9 @@ def openapi(routes: Sequence[Route], server: str, version: str, title: str = TIT
 
 def _operation(route: Route) -> Mapping[str, Any]:
     parameters = [*route.parameters]
-    if "{id}" in route.path:
-        parameters.append({"name": "id", "in": "path", "required": True, "schema": ID})
+    for name, schema in (("id", ID), ("source", TEXT)):
+        if f"{{{name}}}" in route.path:
+            parameters.append({"name": name, "in": "path", "required": True, "schema": schema})
     operation: dict[str, Any] = {
         "operationId": route.operation_id,
         "summary": route.summary,

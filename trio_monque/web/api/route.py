@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import anyio.to_thread
 from starlette.requests import Request
 from starlette.responses import Response
 
+from ...claims.claimed_collection import ClaimedCollection
 from ...client.monque import Monque, announce
 from ...store.driver.types import ObjectId
 from ..answers import (
@@ -51,6 +52,7 @@ class Surface:
     hub: Hub
     metrics: MetricsPage
     allows_enqueue: bool = False
+    claims: Mapping[str, ClaimedCollection] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +64,7 @@ class Call:
         context: What the host says of the request.
         query: What the route has read in the query.
         body: The value of the body, or NO_BODY.
-        id_text: The id of a job, as the path has it.
+        id_text: What the path names: the id of a job or of an instance, or a source of claims.
         audit: What is to be said of it afterwards.
     """
 
@@ -181,7 +183,7 @@ class Route:
             raise RefusedRequestError(403, UNSUPPORTED)
         context = await surface.hooks.context_of(request)
         audit.context = context
-        call = Call(surface, context, query, body, request.path_params.get("id", ""), audit)
+        call = Call(surface, context, query, body, next(iter(request.path_params.values()), ""), audit)
         if not self.changes:
             if not self.is_open and not await call.may(self.action):
                 raise RefusedRequestError(403, READ_DENIED if self.action == READ else DENIED)
