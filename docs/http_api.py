@@ -48,7 +48,7 @@ def schemas(names: Iterable[str]) -> Iterator[str]:
         schema = ALL_SCHEMAS[name]
         yield f"### {name}\n"
         if "properties" not in schema:
-            yield f"{schema['description']} Other fields are ignored.\n"
+            yield f"{schema['description']}\n"
             continue
         yield "| Field | Type | Always there |"
         yield "|---|---|---|"

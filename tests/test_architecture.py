@@ -208,7 +208,20 @@ MAY_IMPORT: dict[str, set[str]] = {
         "scheduler",
         "claims",
     },
-    "web": {"log", "error_types", "checks", "events", "jobs", "store", "diagnosis", "client", "scheduler"},
+    "web": {
+        "log",
+        "error_types",
+        "checks",
+        "events",
+        "jobs",
+        "store",
+        "diagnosis",
+        "client",
+        "scheduler",
+        "claims",
+        "metrics",
+        "locks_and_dead_letters",
+    },
     "cli": {
         "safe_text",
         "log",
@@ -267,7 +280,7 @@ MAY_IMPORT_LIBRARY: dict[str, set[str]] = {
     "rich": {"cli"},
     "click": {"cli"},
     "watchfiles": {"cli"},
-    "prometheus_client": {"metrics", "cli"},
+    "prometheus_client": {"metrics", "cli", "web"},
     "opentelemetry": {"otel"},
 }
 

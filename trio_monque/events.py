@@ -130,8 +130,8 @@ class DashboardActed(Event):
     """A request over HTTP tried to change something; also if it was denied or refused. See `trio_monque.web`.
 
     `user` names the caller: `str(context.user)`, or else the address. `target` is the id of a job, or the conditions of
-    a selection as JSON; empty if the request named none. `count` is the number of jobs that were changed, None if that
-    is unknown, and `outcome` is the HTTP status of the answer.
+    a selection as JSON; empty if the request named none. `count` is the number of jobs, or of claimed documents, that
+    were changed; None if that is unknown. `outcome` is the HTTP status of the answer.
     """
 
     user: str

@@ -44,6 +44,7 @@ QUESTIONS: Mapping[str, Callable[[LockedCollection], object]] = {
     "observe": rescuing.observe,
     "is left": lambda locked: due.is_anything_left(locked, NOW + 999 * SECOND),
     "dead letters": lambda locked: listing_and_readmitting.listed(locked, 5),
+    "page of dead letters": lambda locked: listing_and_readmitting.page(locked, {"_id": 7}, 5),
     "release": lambda locked: claiming.release_all(locked, stamp(), NOW),
     "resolve": lambda locked: claiming.resolve(locked, stamp(), NOW + 99 * SECOND),
 }

@@ -109,6 +109,7 @@ IS_SHOWN: Final = {
     "documents.counting._holders", "documents.counting._unreadable",
     "documents.counting.count_dead_letters", "documents.counting.number", "documents.listing_and_readmitting.listed",
     "documents.indexes.is_large", "driver.member_admin.stored_configuration", "reads.page_reader._documents",
+    "documents.listing_and_readmitting.page",
     "reads.queries.count_due_before", "reads.queries.get_job", "reads.queries.get_job_by_key",
     "reads.queries.names_at_rest", "reads.queries.raw_documents",
     "reads.queue_depths.queue_depths", "reads.selection_counts._number", "reads.job_counts.queue_stats",

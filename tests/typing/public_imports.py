@@ -179,4 +179,4 @@ from trio_monque.testing import (
     run_virtual,
     start_virtual_time,
 )
-from trio_monque.web import Authorize, ContextOf, ErrorTextOf, SerializePayload, allow_all, create_app
+from trio_monque.web import Authorize, ClaimRules, ContextOf, ErrorTextOf, SerializePayload, allow_all, create_app

@@ -1,7 +1,7 @@
 """Metrics for Prometheus: the numbers of schedulers, of claims and of the jobs collection.
 
-It needs prometheus_client: `python -m pip install prometheus_client`. Nothing else of the package imports this
-folder, and a program without metrics sends no command for them.
+It needs prometheus_client: `python -m pip install prometheus_client`. The rest of the package imports this
+folder only when metrics are asked for, and a program without metrics sends no command for them.
 """
 
 try:

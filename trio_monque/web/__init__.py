@@ -14,7 +14,8 @@ except ModuleNotFoundError as error:
         "trio_monque.web needs starlette: python -m pip install starlette", name="starlette"
     ) from None
 
+from ..claims.claimed_collection import ClaimRules
 from .application import create_app
 from .hooks import Authorize, ContextOf, ErrorTextOf, SerializePayload, allow_all
 
-__all__ = ["Authorize", "ContextOf", "ErrorTextOf", "SerializePayload", "allow_all", "create_app"]
+__all__ = ["Authorize", "ClaimRules", "ContextOf", "ErrorTextOf", "SerializePayload", "allow_all", "create_app"]

@@ -16,6 +16,7 @@ from ..error_types import (
     InvalidOptionError,
     InvalidPayloadError,
     JobStateError,
+    MissingIndexError,
     PayloadTooLargeError,
 )
 from ..log import logger_of
@@ -73,7 +74,7 @@ def refusal_of(error: Exception) -> RefusedRequestError:
             return RefusedRequestError(413, str(error))
         case InvalidOptionError() | InvalidJobIdentifierError() | InvalidPayloadError():
             return RefusedRequestError(400, str(error))
-        case JobStateError() | BrokenDocumentError():
+        case JobStateError() | BrokenDocumentError() | MissingIndexError():
             return RefusedRequestError(409, str(error))
         case ClientDisconnect():
             return RefusedRequestError(400, "The request ended before its body")

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from importlib.metadata import version
-from typing import Final
+from typing import Any, Final
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -15,6 +16,7 @@ from starlette.routing import Route as PathOf
 from starlette.types import ASGIApp
 
 from ..checks import check_flag
+from ..claims.claimed_collection import ClaimedCollection, ClaimRules
 from ..client.monque import Monque, regions_of
 from ..error_types import InvalidOptionError
 from ..jobs.field_conditions import checked_path
@@ -28,13 +30,16 @@ from .guard.requests import root_path_of
 from .hooks import Authorize, ContextOf, ErrorTextOf, Hooks, SerializePayload
 from .live.background_actions import BackgroundActions
 from .live.hub import Hub
+from .live.metrics_page import MetricsPage
 from .pages.dashboard_routes import dashboard_paths
 from .pages.screen import Dashboard
 
 ENDS: Final = ("", "/")
 """A trailing slash makes no difference. Litestar adds one to each path of what it mounts."""
 
+_SOURCE: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")
 _NOTHING: Final[Mapping[str, SerializePayload]] = {}
+_NO_CLAIMS: Final[Mapping[str, tuple[Any, ClaimRules]]] = {}
 
 
 def create_app(
@@ -47,6 +52,7 @@ def create_app(
     serialize_payload_by_name: Mapping[str, SerializePayload] = _NOTHING,
     show_errors: bool | ErrorTextOf = True,
     filters: Collection[str] = (),
+    claims: Mapping[str, tuple[Any, ClaimRules]] = _NO_CLAIMS,
     allowed_hosts: Collection[str] | None = None,
     trusted_origins: Collection[str] = (),
     allow_enqueue: bool = False,
@@ -74,6 +80,8 @@ def create_app(
         filters: Fields by which lists may be filtered, such as "meta.tenant" and "data.order.id": dotted paths of
             letters, digits and `_`. A list looks through the newest jobs only, unless the field has an index:
             `trio-monque indexes --create --filter meta.tenant`.
+        claims: Claims on other collections to show, by names for their paths: each a collection of pymongo, and which
+            of its documents are claimed. Dead letters can be readmitted by those whom `authorize` allows "readmit".
         allowed_hosts: The hosts, with their ports, that requests may name; None for any. Set it if nothing in front of
             the application checks that, or a page of another site may point a name of its own at your address.
         trusted_origins: Origins of other sites whose pages may send changes, such as "https://admin.example.com".
@@ -85,6 +93,7 @@ def create_app(
 
     Raises:
         InvalidOptionError: An argument is invalid; the message names it.
+        InvalidDatabaseError: A collection of `claims` is not one of pymongo.
     """
     if not isinstance(monque, Monque):
         raise InvalidOptionError("monque", monque, "must be a Monque client or a scheduler")
@@ -100,7 +109,18 @@ def create_app(
     wanted = tuple(dict.fromkeys(checked_path("filters", path) for path in filters))
     hooks = Hooks(authorize, context, serialize_payload, dict(serialize_payload_by_name), show_errors)
     hub = Hub(regions_of(monque))
-    surface = Surface(monque, hooks, read_only, Rates(), hub, BackgroundActions(hub), allow_enqueue, wanted)
+    surface = Surface(
+        monque,
+        hooks,
+        read_only,
+        Rates(),
+        hub,
+        BackgroundActions(hub),
+        MetricsPage(monque),
+        allow_enqueue,
+        wanted,
+        _sources_of(claims),
+    )
     routes = routes_with(wanted)
     paths = [path for route in routes for path in _paths_of(route, surface)]
     if dashboard:
@@ -123,6 +143,21 @@ def _check_kinds(flags: Mapping[str, object], hooks: Mapping[str, object], lists
     for option, given in lists.items():
         if isinstance(given, str):
             raise InvalidOptionError(option, given, "must be a list of texts")
+
+
+def _sources_of(claims: object) -> Mapping[str, ClaimedCollection]:
+    if not isinstance(claims, Mapping):
+        raise InvalidOptionError("claims", claims, "must be a dict of names to collections with their rules")
+    sources: dict[str, ClaimedCollection] = {}
+    for name, given in claims.items():
+        if not isinstance(name, str) or not _SOURCE.fullmatch(name):
+            raise InvalidOptionError("claims", name, "a name must be letters, digits, '_', '-' and '.', at most 100")
+        if not isinstance(given, tuple) or len(given) != 2 or not isinstance(given[1], ClaimRules):  # A pair.
+            raise InvalidOptionError(
+                "claims", given, "must be a collection and its ClaimRules, for example (db.orders, ClaimRules({}))"
+            )
+        sources[name] = ClaimedCollection(*given)
+    return sources
 
 
 def _paths_of(route: Route, surface: Surface) -> list[PathOf]:

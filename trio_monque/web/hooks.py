@@ -50,8 +50,8 @@ class SerializePayload(Protocol):
 class ErrorTextOf(Protocol):
     """Makes what is shown of a message or a traceback of an error; sync or async."""
 
-    def __call__(self, job: Job, text: str, context: Any, /) -> str | Awaitable[str | None] | None:
-        """Return the text to show, or None to hide it."""
+    def __call__(self, job: Job | None, text: str, context: Any, /) -> str | Awaitable[str | None] | None:
+        """Return the text to show, or None to hide it. `job` is None for the error of a dead letter of claims."""
         ...
 
 
@@ -84,9 +84,9 @@ class Hooks:
         return None if self.context is None else await _called(self.context, request)
 
     async def may(self, action: str, context: Any, target: Any = None) -> bool:
-        """Return whether the action is allowed. Without a hook, reads are."""
+        """Return whether the action is allowed. Without a hook, what only reads is."""
         if self.authorize is None:
-            return action == READ
+            return action in (READ, METRICS)
         # Not whatever counts as true: a hook that returns its token, or forgets to await, must not let everybody in.
         return await _called(self.authorize, action, context, target) is True
 
@@ -107,8 +107,8 @@ class Hooks:
             for one, serialize in zip(values, serializers, strict=True)
         ]
 
-    async def error_text_of(self, job: Job, text: str | None, context: Any) -> str | None:
-        """Return a text of an error of the job as it may be shown; None for nothing."""
+    async def error_text_of(self, job: Job | None, text: str | None, context: Any) -> str | None:
+        """Return a text of an error as it may be shown; None for nothing. `job` is None for that of a dead letter."""
         if text is None or self.show_errors is False:
             return None
         if self.show_errors is True:
@@ -118,6 +118,8 @@ class Hooks:
 
 
 READ: Final = "read"
+METRICS: Final = "metrics"
+"""A read of its own, so that a scraper may be allowed nothing else. It shows names of jobs and numbers."""
 
 
 async def _called(hook: Callable[..., Any], *arguments: Any) -> Any:

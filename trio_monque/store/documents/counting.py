@@ -36,7 +36,7 @@ class LockHolder:
 
 @dataclass(frozen=True, slots=True)
 class LockCounts:
-    """How many documents match the filter, by the state of their locks; each at most MOST_COUNTED.
+    """How many documents match the filter, by the state of their locks; each at most as many as were asked for.
 
     Attributes:
         claimable: May be claimed now.
@@ -44,8 +44,8 @@ class LockCounts:
         held: An instance or another program holds them.
         overdue: Of these, those whose lock has ended without a renewal.
         dead_letters: Have no attempts left.
-        unreadable: Have something else in the lock field. They are never claimed. Counted among the first MOST_COUNTED
-            documents whose lock is not a lock until a later moment.
+        unreadable: Have something else in the lock field. They are never claimed. Counted among the first documents
+            whose lock is not a lock until a later moment, as many as were asked for.
         holders: Who holds the most.
     """
 
@@ -59,12 +59,13 @@ class LockCounts:
 
 
 @command("count the documents by their locks", writes=False, aggregates=True)
-def count(locked: LockedCollection, now: datetime) -> LockCounts:
-    """Count the documents that match the filter."""
+def count(locked: LockedCollection, now: datetime, most: int | None = None) -> LockCounts:
+    """Count the documents that match the filter, those of each state up to `most`; None for MOST_COUNTED."""
     until = locked.at("until")
+    most = MOST_COUNTED if most is None else most
 
     def number(*conditions: Mapping[str, Any]) -> int:
-        return locked.locks.count_documents(locked.meant(*conditions), limit=MOST_COUNTED)
+        return locked.locks.count_documents(locked.meant(*conditions), limit=most)
 
     return LockCounts(
         claimable=number(locked.claimable(now)),
@@ -72,24 +73,24 @@ def count(locked: LockedCollection, now: datetime) -> LockCounts:
         held=number(locked.held),
         overdue=number(locked.held, {until: {"$lte": now}}),
         dead_letters=number(locked.is_dead_letter),
-        unreadable=_unreadable(locked, now),
-        holders=_holders(locked),
+        unreadable=_unreadable(locked, now, most),
+        holders=_holders(locked, most),
     )
 
 
-def _unreadable(locked: LockedCollection, now: datetime) -> int:
+def _unreadable(locked: LockedCollection, now: datetime, most: int) -> int:
     # An index by `until` does not tell such locks from missing ones: without the limit, each free document is read.
     steps: Stages = [
-        *first_of(locked.meant({locked.at("until"): {"$not": {"$gt": now}}}), MOST_COUNTED),
+        *first_of(locked.meant({locked.at("until"): {"$not": {"$gt": now}}}), most),
         {"$match": locked.unreadable(now)},
         {"$count": "found"},
     ]
     return next((int(one["found"]) for one in locked.locks.aggregate(steps)), 0)
 
 
-def _holders(locked: LockedCollection) -> Sequence[LockHolder]:
+def _holders(locked: LockedCollection, most: int) -> Sequence[LockHolder]:
     steps: Stages = [
-        *first_of(locked.meant(locked.held), MOST_COUNTED),
+        *first_of(locked.meant(locked.held), most),
         {"$group": {"_id": f"${locked.at('by')}", "held": {"$sum": 1}, "until": {"$min": f"${locked.at('until')}"}}},
         {"$sort": {"held": -1, "_id": 1}},
         {"$limit": MOST_HOLDERS},

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
+from base64 import b64decode, urlsafe_b64encode
 from collections.abc import Mapping
 from typing import Any, Final
 
 import bson
-from bson import ObjectId, json_util
+from bson import DBRef, ObjectId, json_util
 from bson.errors import BSONError
+from bson.regex import Regex
 
-from ...error_types import InvalidOptionError
+from ...error_types import InvalidCursorError, InvalidOptionError
 from ..codec import OWN_OPTIONS
 
 OPTIONS: Final = json_util.RELAXED_JSON_OPTIONS.with_options(tz_aware=True, tzinfo=OWN_OPTIONS.tzinfo)
@@ -32,7 +34,10 @@ def filter_in(text: str) -> Mapping[str, Any]:
 
 
 def id_in(text: str) -> Any:
-    """Return the id: 24 hexadecimal digits are an ObjectId, other extended JSON is its value, the rest is text."""
+    """Return the id: 24 hexadecimal digits are an ObjectId, other extended JSON is its value, the rest is text.
+
+    What MongoDB does not take for an id is text, too: a condition with a regular expression would name many documents.
+    """
     if _OBJECT_ID.fullmatch(text):
         return ObjectId(text)
     try:
@@ -40,7 +45,29 @@ def id_in(text: str) -> Any:
         bson.encode({"": found})
     except UNREADABLE:
         return text
-    return found
+    return found if _is_possible_id(found) else text
+
+
+def _is_possible_id(value: object) -> bool:
+    has_operator = isinstance(value, Mapping) and any(name.startswith("$") for name in value)
+    return not has_operator and not isinstance(value, Regex | DBRef | list)
+
+
+def text_of_place(place: Mapping[str, Any]) -> str:
+    """Return a place in the order of ids, a document with an `_id` of any type, as text that is safe in a URL."""
+    return urlsafe_b64encode(bson.encode(place, codec_options=OWN_OPTIONS)).rstrip(b"=").decode()
+
+
+def place_in(text: str) -> Mapping[str, Any]:
+    """Return the place that `text_of_place` wrote. Raises InvalidCursorError for another text."""
+    try:
+        raw = b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
+        place = bson.decode(raw, codec_options=OWN_OPTIONS)
+    except UNREADABLE as error:
+        raise InvalidCursorError("invalid cursor: it is not one of this list") from error
+    if list(place) != ["_id"]:
+        raise InvalidCursorError("invalid cursor: it is not one of this list")
+    return place
 
 
 def text_of_id(document_id: object) -> str:

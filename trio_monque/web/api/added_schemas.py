@@ -29,6 +29,8 @@ PERMISSIONS: Final = (
     "enqueue",
     "pause",
     "resume",
+    "readmit",
+    "metrics",
 )
 """All actions that `authorize` is asked about."""
 
@@ -131,6 +133,25 @@ _INSTANCE: Final = closed(
 )
 
 
+LOCK_STATES: Final = ("free", "waiting", "held", "overdue", "dead", "unreadable")
+_LOCK_COUNTS: Final = closed(
+    {
+        **dict.fromkeys(LOCK_STATES, WHOLE),
+        "capped": list_of({"type": "string", "enum": list(LOCK_STATES)}),
+        "holders": list_of(closed({"by": TEXT, "held": WHOLE, "until": MOMENT})),
+    }
+)
+_CLAIM_SOURCE: Final = closed(
+    {
+        "source": TEXT,
+        "collection": TEXT,
+        "counts": {"anyOf": [_LOCK_COUNTS, {"type": "null"}]},
+        "problem": or_null(TEXT),
+    }
+)
+_DEAD_LETTER: Final = closed({"id": TEXT, "attempts": WHOLE, "error": or_null(TEXT)})
+
+
 def _with_more(name: str, required: Mapping[str, JsonSchema]) -> JsonSchema:
     """Return a closed schema of the contract with more fields."""
     of_contract = SCHEMAS[name]
@@ -155,6 +176,8 @@ ADDED_SCHEMAS: Final[Mapping[str, JsonSchema]] = {
         }
     ),
     "ActionStarted": closed({"action": ID, "count": WHOLE, "isCapped": FLAG}),
+    "ClaimSourceList": closed({"sources": list_of(_CLAIM_SOURCE)}),
+    "DeadLetterPage": closed({"letters": list_of(_DEAD_LETTER), "cursor": or_null(TEXT), "hasNextPage": FLAG}),
     "EnqueueRequest": closed(
         {"name": TEXT},
         {
@@ -189,6 +212,7 @@ ADDED_SCHEMAS: Final[Mapping[str, JsonSchema]] = {
             "ids": list_of(TEXT, minItems=1, maxItems=MOST_IDS),
         }
     ),
+    "MetricsText": {**TEXT, "description": "Metrics in the text format of Prometheus."},
     "MinuteList": closed(
         {
             "minutes": list_of(closed({"at": MOMENT, "slots": WHOLE, **_FIGURES})),
@@ -211,6 +235,10 @@ ADDED_SCHEMAS: Final[Mapping[str, JsonSchema]] = {
             "moreConcerns": WHOLE,
         }
     ),
+    "ReadmitRequest": closed(
+        {}, {"ids": list_of(TEXT, minItems=1, maxItems=MOST_IDS), "everything": {"type": "boolean", "const": True}}
+    ),
+    "ReadmitResult": closed({"count": WHOLE}),
     "ReasonList": closed({"reasons": list_of(_REASON)}),
     "StaleRegions": closed({"regions": list_of(TEXT), "at": MOMENT}),
     "Permissions": closed({"readOnly": FLAG, "actions": closed(dict.fromkeys(PERMISSIONS, FLAG))}),

@@ -7,8 +7,10 @@ from dataclasses import replace
 from typing import Final
 
 from . import additions
+from .claims_answers import CLAIMS
 from .full_query import DIRECTIONS, FLAGS, any_view_in, is_full_in
 from .long_actions import ACTION
+from .metrics_answer import SHOW_METRICS
 from .question_table import QUESTIONS
 from .route import Route, Surface, any_query
 from .schemas import TEXT
@@ -134,7 +136,15 @@ ADDED: Final[Sequence[Route]] = (
     ),
 )
 
-ALL_ROUTES: Final[Sequence[Route]] = (*(_with_full_view(route) for route in ROUTES), *ADDED, *QUESTIONS, ACTION, WATCH)
+ALL_ROUTES: Final[Sequence[Route]] = (
+    *(_with_full_view(route) for route in ROUTES),
+    *ADDED,
+    *QUESTIONS,
+    *CLAIMS,
+    ACTION,
+    WATCH,
+    SHOW_METRICS,
+)
 """By method and path, each once."""
 
 

@@ -14,6 +14,7 @@ from ...store.jobs.job_json import value_from_json
 from ..answers import DENIED, NOT_FOUND, RefusedRequestError, refusal_of
 from ..guard.audit import Audit
 from ..guard.body import NO_BODY
+from ..hooks import METRICS, READ
 from . import reads
 from .actions import changed_job, delete_one
 from .added_schemas import PERMISSIONS
@@ -21,6 +22,7 @@ from .field_filters import check_fields
 from .full_query import FullListing
 from .full_view import full_job_as_json, full_page_as_json
 from .job_shapes import EMPTY_PAGE, job_as_json
+from .metrics_answer import has_metrics
 from .moments import moment_in
 from .query import limit_in
 from .question_answers import instance_as_json
@@ -138,9 +140,13 @@ async def permissions(call: Call) -> dict[str, Any]:
     read_only = call.surface.is_read_only
     actions: dict[str, bool] = {}
     for action in PERMISSIONS:
-        is_possible = action == "read" or not read_only
+        is_possible = action in (READ, METRICS) or not read_only
         if action == "enqueue":
             is_possible = is_possible and call.surface.allows_enqueue
+        if action == "readmit":
+            is_possible = is_possible and bool(call.surface.claims)
+        if action == METRICS:
+            is_possible = has_metrics(call.surface)
         actions[action] = is_possible and await call.may(action)
     return {"readOnly": read_only, "actions": actions}
 

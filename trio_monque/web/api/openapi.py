@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from .added_schemas import ALL_SCHEMAS
 from .route import PREFIX, Route
-from .schemas import ID, ref
+from .schemas import ID, TEXT, ref
 
 OF_ALL: Final = (414, 421, 500)
 """A query that is too long, a host that is not served, and a failure."""
@@ -50,8 +50,9 @@ def openapi(routes: Sequence[Route], server: str, version: str, title: str = TIT
 
 def _operation(route: Route) -> Mapping[str, Any]:
     parameters = [*route.parameters]
-    if "{id}" in route.path:
-        parameters.append({"name": "id", "in": "path", "required": True, "schema": ID})
+    for name, schema in (("id", ID), ("source", TEXT)):
+        if f"{{{name}}}" in route.path:
+            parameters.append({"name": name, "in": "path", "required": True, "schema": schema})
     operation: dict[str, Any] = {
         "operationId": route.operation_id,
         "summary": route.summary,

@@ -11,9 +11,11 @@ import anyio.to_thread
 from starlette.requests import Request
 from starlette.responses import Response
 
+from ...claims.claimed_collection import ClaimedCollection
 from ...client.monque import Monque, announce
 from ...store.driver.types import ObjectId
 from ..answers import (
+    DENIED,
     INVALID_ID,
     INVALID_INPUT,
     READ_DENIED,
@@ -31,6 +33,7 @@ from ..hooks import READ, Hooks
 from ..live.background_actions import BackgroundActions
 from ..live.hub import Hub
 from ..live.long_answer import LongAnswer
+from ..live.metrics_page import MetricsPage
 from .query import single_values
 from .schema_check import is_valid
 from .schemas import ref
@@ -53,8 +56,10 @@ class Surface:
     rates: Rates
     hub: Hub
     background: BackgroundActions
+    metrics: MetricsPage
     allows_enqueue: bool = False
     filters: Collection[str] = ()
+    claims: Mapping[str, ClaimedCollection] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +71,7 @@ class Call:
         context: What the host says of the request.
         query: What the route has read in the query.
         body: The value of the body, or NO_BODY.
-        id_text: The id of a job, as the path has it.
+        id_text: What the path names: the id of a job or of an instance, or a source of claims.
         audit: What is to be said of it afterwards.
         root_path: Where the application is mounted; None if that is not a path.
         prefers_early: Whether the client asks for an answer before a long action is done.
@@ -127,7 +132,7 @@ class Route:
         body: The schema of the body; None for a route that ignores what it says.
         needs_body: A request without one has a wrong shape.
         check_body: Refuses a body for what no schema can say.
-        action: What the route does, for the log of changes.
+        action: What the route does: for the log of changes, and for `authorize` if it changes nothing.
         is_open: Everybody may ask.
         in_bulk: It may change many jobs.
         only_reads: It changes nothing although it has a body.
@@ -200,14 +205,14 @@ class Route:
             context,
             query,
             body,
-            request.path_params.get("id", ""),
+            next(iter(request.path_params.values()), ""),
             audit,
             root_path_of(request.scope),
             prefers_early(request.headers.getlist("prefer")),
         )
         if not self.changes:
-            if not self.is_open and not await call.may(READ):
-                raise RefusedRequestError(403, READ_DENIED)
+            if not self.is_open and not await call.may(self.action):
+                raise RefusedRequestError(403, READ_DENIED if self.action == READ else DENIED)
             return await self.act(call)
         surface.rates.count(audit.caller)
         with call.turn as turn:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,14 +19,12 @@ from ...error_types import MonqueConnectionError
 from ...log import logger_of
 from ..answers import READ_DENIED, RefusedRequestError, refusal_of
 from ..api.route import Surface
+from ..guard.requests import root_path_of
 from ..hooks import READ, Hooks
 from .assets import assets
 from .rendering import rendered
 
 logger = logger_of("web")
-
-ROOT_PATH: Final = re.compile(r"/|(/[A-Za-z0-9._~-]+)*")
-"""What the server or the host says the application is mounted at; it lands in every link."""
 
 SCREENS: Final[Sequence[tuple[str, str]]] = (
     ("Overview", ""),
@@ -134,10 +131,10 @@ Facts = Callable[[PageCall], Awaitable[View]]
 
 def root_of(request: Request) -> str:
     """Return where the dashboard is mounted, without a slash at the end. Raises RefusedRequestError (400)."""
-    root = request.scope.get("root_path") or ""
-    if not ROOT_PATH.fullmatch(root.rstrip("/")):
+    root = root_path_of(request.scope)
+    if root is None:
         raise RefusedRequestError(400, "Invalid root path")
-    return str(root).rstrip("/")
+    return root
 
 
 def links_from(root: str) -> Callable[..., str]:
