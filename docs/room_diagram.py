@@ -40,7 +40,7 @@ SHARED = {
         "error_types",
         "checks",
         "options_and_defaults",
-        "backoff",
+        "exponential_backoff",
         "observations",
         "clock",
         "locks_and_dead_letters",

@@ -33,20 +33,18 @@ OF_HEALTH: Final = {
     "engine/handler_tasks.py": {"complaints"},
     "bridge/bridged_handler_loop.py": {"complaints"},
     "host/log_lines.py": {"complaints"},
-    "scheduler/events_log_and_report.py": {"complaints"},
+    "scheduler/events_and_report.py": {"complaints"},
 }
 OF_RUN: Final = {"cli/run/health_answers.py": {"report_of_worker", "known", "each"}}
 OF_WARNINGS: Final = {
     "host/health.py": {"_about_threads"},
-    "scheduler/events_log_and_report.py": {"_count_ended_schedule"},
+    "scheduler/events_and_report.py": {"_count_ended_schedule"},
     "scheduler/scheduler_client.py": {"_left_to_others"},
 }
 
 # What a function returns that has no text of its own.
 ELSEWHERE: Final[Mapping[tuple[str, str], Callable[[], str]]] = {
-    ("scheduler/events_log_and_report.py", "complaints"): lambda: str(InstanceCollisionError("…", "…")).replace(
-        "'…'", "…"
-    ),
+    ("scheduler/events_and_report.py", "complaints"): lambda: str(InstanceCollisionError("…", "…")).replace("'…'", "…"),
 }
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef

@@ -19,7 +19,7 @@ from trio.testing import wait_all_tasks_blocked
 from tests.support.standstills import Witness
 from tests.support.waiting import wait_until
 from trio_monque import Monque, open_scheduler
-from trio_monque.scheduler.events_log_and_report import SchedulerReport
+from trio_monque.scheduler.events_and_report import SchedulerReport
 from trio_monque.store.driver.types import Database
 
 from .processes import OwnServer, frozen, worker_process

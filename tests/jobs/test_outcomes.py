@@ -6,8 +6,8 @@ import bson
 import pytest
 
 from tests.support.jobs_in_memory import LATER, claimed
-from trio_monque.backoff import Backoff
 from trio_monque.errors import ScheduleEndedError
+from trio_monque.exponential_backoff import Backoff
 from trio_monque.jobs.conditional_write import applied
 from trio_monque.jobs.error_history import LONGEST_REASON, reason_of
 from trio_monque.jobs.job import Job, JobStatus

@@ -11,8 +11,8 @@ import pytest
 from bson import ObjectId
 
 from tests.support.jobs_in_memory import with_flat
-from trio_monque.backoff import Backoff
 from trio_monque.errors import InvalidCronError
+from trio_monque.exponential_backoff import Backoff
 from trio_monque.jobs import transitions
 from trio_monque.jobs.conditional_write import applied
 from trio_monque.jobs.fences import ClaimStamp

@@ -9,9 +9,9 @@ import bson
 from bson import ObjectId
 
 from tests.support.jobs_in_memory import with_flat
-from trio_monque.backoff import Backoff
 from trio_monque.client.client_context import ClientContext
 from trio_monque.clock import ServerClock
+from trio_monque.exponential_backoff import Backoff
 from trio_monque.jobs.conditional_write import Transition
 from trio_monque.jobs.job import Job
 from trio_monque.jobs.outcomes import CutShort, Discard, Discarded, Failed, Outcome, Snooze, Snoozed, Succeeded

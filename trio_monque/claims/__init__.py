@@ -2,7 +2,7 @@
 
 from .claim import Claim
 from .claims import Claims, RunningClaims, open_claims, run_claims
-from .events_log_and_report import ClaimsReport
+from .events_and_report import ClaimsReport
 from .managing import DeadLetter, create_claim_index, dead_letters, readmit
 from .statistics import ClaimsStatistics
 

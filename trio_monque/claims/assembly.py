@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from ..backoff import Backoff, asked_backoff
 from ..bridge.handler_loop import HandlerLoop
 from ..client.event_delivery import EventDelivery
 from ..client.server_time import ServerTime
 from ..engine.nursery import Engine
 from ..error_types import MissingIndexError
 from ..events import Event
+from ..exponential_backoff import Backoff, asked_backoff
 from ..host.host import Host, Life
 from ..host.one_group import one_group_host
 from ..jobs.error_history import ErrorText
@@ -25,7 +25,7 @@ from ..store.driver.connection import check_collection, check_pool
 from ..store.driver.database_threads import CONNECTIONS_NEEDED, DatabaseThreads
 from .claim_options import ClaimConfig, check_filter, checked_sort
 from .context import ClaimsContext
-from .events_log_and_report import ClaimsReport, ClaimsReporter
+from .events_and_report import ClaimsReport, ClaimsReporter
 from .finisher import Finisher
 from .locked_document import HeldDocument
 from .runs import Work

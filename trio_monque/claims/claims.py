@@ -28,7 +28,7 @@ from .claim import Claim
 from .claim_options import ClaimConfig, ClaimOptions, claim_config
 from .claim_work import ClaimWork
 from .delivery import ClaimQueue, HandlerSlots
-from .events_log_and_report import ClaimsReport, log_extra
+from .events_and_report import ClaimsReport, log_extra
 from .statistics import ClaimsStatistics, statistics_of
 
 logger = logger_of("claims")

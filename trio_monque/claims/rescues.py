@@ -20,7 +20,7 @@ from ..store.documents.rescuing import SeenLock, Takeaway
 from ..store.driver.database_threads import Channel
 from ..store.driver.driver_errors import is_timeout
 from .context import ClaimsContext
-from .events_log_and_report import RescuedDocument
+from .events_and_report import RescuedDocument
 from .locked_document import HeldDocument
 from .settlement import DocumentSettlement, lock_after_failure
 

@@ -25,7 +25,7 @@ from ..store.documents.settling import DocumentFate, SettledDocument
 from ..store.documents.settling_statements import DocumentWrite
 from ..store.driver.database_threads import Channel
 from .context import ClaimsContext
-from .events_log_and_report import log_extra
+from .events_and_report import log_extra
 from .locked_document import HeldDocument
 from .reclaim_guard import ReclaimGuard
 from .settlement import DocumentSettlement, Finished, ending_of, shorten_refused_error

@@ -15,7 +15,7 @@ from ..store.documents.rescuing import SeenLock
 from .claiming import DocumentClaims
 from .context import ClaimsContext
 from .early_settling import EarlySettling
-from .events_log_and_report import RescuedDocument
+from .events_and_report import RescuedDocument
 from .locked_document import HeldDocument
 from .reclaim_guard import ReclaimGuard
 from .renewals import DocumentRenewals

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from ..engine.contention import Contention
 from ..host.engine_numbers import EngineNumbers, engine_numbers
-from .events_log_and_report import ClaimsReport
+from .events_and_report import ClaimsReport
 from .sources import DocumentEngine
 
 

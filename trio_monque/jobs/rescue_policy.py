@@ -26,9 +26,9 @@ from datetime import datetime, timedelta
 from types import MappingProxyType
 from typing import Final
 
-from ..backoff import Backoff
 from ..checks import LARGEST_NUMBER
 from ..error_types import InvalidCronError, ScheduleEndedError, UnknownTimeZoneError
+from ..exponential_backoff import Backoff
 from ..options_and_defaults import LEASE_IN_BEATS, SchedulerConfig
 from . import transitions
 from .conditional_write import OneOf, Transition

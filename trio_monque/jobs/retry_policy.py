@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from ..backoff import SHORTEST, Backoff
 from ..error_types import InvalidCronError, ScheduleEndedError, UnknownTimeZoneError, UnreadablePayloadError
+from ..exponential_backoff import SHORTEST, Backoff
 from ..foreign_errors import is_a, leaves_of
 from . import transitions
 from .conditional_write import Transition

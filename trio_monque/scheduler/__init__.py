@@ -3,7 +3,7 @@
 from ..engine.run_end import CancelReason
 from ..host.engine_numbers import Batches
 from ..host.health import Health, LoopHealth
-from .events_log_and_report import SchedulerReport
+from .events_and_report import SchedulerReport
 from .running_job import RunningJob
 from .scheduler import Scheduler, open_scheduler, run_scheduler
 from .scheduler_client import SchedulerClient

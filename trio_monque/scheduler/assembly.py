@@ -26,7 +26,7 @@ from ..store.driver.types import Database
 from .changes import ChangesOfDatabase, ChangeSource
 from .context import SchedulerContext
 from .engine_wakeups import EngineWakeups
-from .events_log_and_report import JobReporter
+from .events_and_report import JobReporter
 from .job_run import RunningJobs
 from .job_stream import JobStream, RecentIds
 from .minute_counts import MinuteCounts

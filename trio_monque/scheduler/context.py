@@ -9,7 +9,7 @@ from ..host.limits import leased_timeout
 from ..options_and_defaults import SchedulerConfig
 from ..store.driver.database_threads import DatabaseThreads
 from ..store.job_collection import JobCollection
-from .events_log_and_report import JobReporter
+from .events_and_report import JobReporter
 from .paused_names import PausedNames
 from .workers import Workers
 

@@ -7,11 +7,11 @@ from collections.abc import Awaitable
 from functools import partial
 from typing import Any, Final, cast
 
-from ..backoff import Backoff, asked_backoff
 from ..engine.demand import ClaimTraits
 from ..engine.run import Run
 from ..engine.run_end import CancelReason, RunEnd
 from ..error_types import UnreadablePayloadError
+from ..exponential_backoff import Backoff, asked_backoff
 from ..foreign_errors import is_a, leaves_of, safe_error
 from ..host.run_ends import MissedLeases, failure_of
 from ..jobs.error_history import ErrorText

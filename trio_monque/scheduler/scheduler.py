@@ -19,7 +19,7 @@ from ..options_and_defaults import SchedulerConfig, SchedulerOptions, scheduler_
 from ..store.driver.types import Database
 from .assembly import Listeners, Parts, assembled
 from .changes import ChangeSource
-from .events_log_and_report import SchedulerReport
+from .events_and_report import SchedulerReport
 from .running_job import Resources
 from .scheduler_client import SchedulerClient
 from .worker import Handler, Worker

@@ -23,7 +23,7 @@ from ..host.health import Health, health_of
 from ..host.host import Host
 from ..jobs.job import Job
 from ..options_and_defaults import SchedulerConfig
-from .events_log_and_report import JobReporter, SchedulerReport
+from .events_and_report import JobReporter, SchedulerReport
 from .statistics import Statistics, statistics_of
 
 MOST_WARNINGS: Final = 10

@@ -17,7 +17,7 @@ from ..options_and_defaults import SchedulerOptions, scheduler_config
 from ..process_signals import WithoutRepeats, default_signals_in_children
 from ..store.driver.types import Database
 from .assembly import Listeners
-from .events_log_and_report import SchedulerReport
+from .events_and_report import SchedulerReport
 from .running_job import Resources
 from .scheduler import Scheduler, opened_scheduler
 from .workers import Workers

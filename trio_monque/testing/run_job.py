@@ -32,7 +32,7 @@ from ..jobs.stored_value_limits import snapshot
 from ..loop_time import LoopTime
 from ..options_and_defaults import SchedulerConfig, SchedulerOptions, scheduler_config
 from ..scheduler.context import SchedulerContext
-from ..scheduler.events_log_and_report import JobReporter
+from ..scheduler.events_and_report import JobReporter
 from ..scheduler.paused_names import PausedNames
 from ..scheduler.run_reports import reported
 from ..scheduler.running_job import JobSurroundings, RunningJob

@@ -14,7 +14,7 @@ from ..checks import check_seconds
 from ..client.local_wakeups import LocalScheduler, local_schedulers, wake_all_schedulers
 from ..clock import begin_virtual_time, skipped_time, virtual_time, wall_clock
 from ..error_types import InvalidOptionError, MonqueError
-from ..scheduler.events_log_and_report import SchedulerReport
+from ..scheduler.events_and_report import SchedulerReport
 from ..scheduler.scheduler import Scheduler
 from ..threads_and_frozen_time import clock_freeze
 from .stalled_time import raising_on_stall

@@ -13,8 +13,8 @@ from trio.testing import MockClock
 
 from tests.support.jobs_in_memory import flat, with_flat
 from trio_monque import JobStatus, Monque, RunningJob, Workers
-from trio_monque.backoff import Backoff
 from trio_monque.errors import UnreadablePayloadError
+from trio_monque.exponential_backoff import Backoff
 from trio_monque.jobs import cron, rescue_policy
 from trio_monque.jobs.rescue_policy import RescuePolicy
 from trio_monque.store.driver.types import Collection

@@ -8,8 +8,8 @@ from trio.testing import MockClock
 
 from tests.support.internals import sources_of
 from tests.support.store import claim, handle
-from trio_monque.backoff import Backoff
 from trio_monque.errors import MonqueConnectionError
+from trio_monque.exponential_backoff import Backoff
 from trio_monque.jobs.outcomes import Succeeded
 from trio_monque.jobs.retry_policy import RetryPolicy
 from trio_monque.scheduler.settlement import JobSettlement

@@ -14,7 +14,7 @@ from tests.support.store import PAST
 from trio_monque import Workers, open_claims, open_scheduler
 from trio_monque.events import DocumentClaimLost, Event, JobStarted
 from trio_monque.jobs.job import Job
-from trio_monque.scheduler.events_log_and_report import SchedulerReport
+from trio_monque.scheduler.events_and_report import SchedulerReport
 from trio_monque.store.driver.types import Database, ObjectId
 
 CLEANUP: Final = 0.1

@@ -12,7 +12,7 @@ from trio.testing import MockClock
 from trio_monque import JobStatus, Monque, RunningJob, Workers
 from trio_monque.engine.run_end import RunEnd
 from trio_monque.jobs.job import Job
-from trio_monque.scheduler.events_log_and_report import JobReporter
+from trio_monque.scheduler.events_and_report import JobReporter
 from trio_monque.scheduler.runs import JobRuns
 from trio_monque.scheduler.settlement import JobSettlement
 from trio_monque.scheduler.settling import Batch, JobSettling

@@ -26,7 +26,7 @@ from trio_monque.client.event_delivery import EventDelivery
 from trio_monque.errors import InvalidOptionError
 from trio_monque.events import JobClaimLost, JobStarted
 from trio_monque.scheduler.claiming import JobClaims
-from trio_monque.scheduler.events_log_and_report import SchedulerReport
+from trio_monque.scheduler.events_and_report import SchedulerReport
 from trio_monque.scheduler.renewals import JobRenewals
 from trio_monque.scheduler.runs import JobRuns
 from trio_monque.scheduler.settling import JobSettling

@@ -16,7 +16,7 @@ from ...error_types import MonqueError
 from ...options_and_defaults import SchedulerOptions, scheduler_config
 from ...process_signals import default_signals_in_children
 from ...scheduler.changes import ChangeSource
-from ...scheduler.events_log_and_report import SchedulerReport
+from ...scheduler.events_and_report import SchedulerReport
 from ...scheduler.scheduler import opened_scheduler
 from ...scheduler.signals import run_made_until_signalled
 from ...store.driver.types import Database

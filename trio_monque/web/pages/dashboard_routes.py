@@ -10,8 +10,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from .assets import asset
+from .jobs_screen import jobs_facts
 from .overview_screen import overview_facts
 from .screen import Dashboard, Facts, page
+from .search_screen import search_facts
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +31,11 @@ class Screen:
     facts: Facts
 
 
-SHOWN: Final[Sequence[Screen]] = (Screen("", "", overview_facts),)
+SHOWN: Final[Sequence[Screen]] = (
+    Screen("", "", overview_facts),
+    Screen("jobs", "jobs", jobs_facts),
+    Screen("search", "search", search_facts),
+)
 """All screens."""
 
 

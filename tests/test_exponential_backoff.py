@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from trio_monque.backoff import Backoff
+from trio_monque.exponential_backoff import Backoff
 from trio_monque.jobs.rescue_policy import RescuePolicy
 from trio_monque.options_and_defaults import SchedulerConfig
 

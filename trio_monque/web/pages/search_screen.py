@@ -1,0 +1,54 @@
+"""The search box: an id or the one job with a key leads to the job, a name to its jobs; anything else to a choice."""
+
+from __future__ import annotations
+
+from typing import Final
+from urllib.parse import quote
+
+from ...error_types import BrokenDocumentError
+from ...jobs.job_query import JobFilter
+from ...jobs.job_selector import LONGEST_TEXT
+from ...store.driver.types import ObjectId
+from .jobs_screen import state_of
+from .screen import Elsewhere, PageCall, View
+
+MOST_NAMES_ASKED: Final = 100
+"""A key belongs to a name. Without one, it is looked for under this number of names, by one query."""
+MOST_FOUND: Final = 20
+
+
+async def search_facts(call: PageCall) -> View:
+    """Ask for what the text may mean."""
+    text = (call.query("q") or "").strip()[:LONGEST_TEXT]
+    if not text:
+        return View("search.html", "Search", {"text": "", "jobs": [], "names": [], "is_capped": False})
+    if ObjectId.is_valid(text) and await _is_there(call, text):
+        raise Elsewhere(f"jobs/{text.lower()}")
+    overview = await call.monque.get_overview()
+    names = sorted(overview.names, key=lambda name: (-overview.names[name].running, name))
+    jobs = []
+    if names:
+        wanted = JobFilter(name=names[:MOST_NAMES_ASKED], unique_key=text)
+        jobs = list((await call.monque.get_jobs_with_cursor(limit=MOST_FOUND, filter=wanted)).jobs)
+    if text in overview.names and not jobs:
+        raise Elsewhere(f"jobs?name={quote(text, safe='', errors='replace')}")
+    if len(jobs) == 1 and text not in overview.names:
+        raise Elsewhere(f"jobs/{jobs[0].id}")
+    alike = [name for name in sorted(names) if text.casefold() in name.casefold()][:MOST_FOUND]
+    return View(
+        "search.html",
+        f"Search for {text}",
+        {
+            "text": text,
+            "jobs": [(job, state_of(job, call.now)) for job in jobs],
+            "names": [(name, overview.names[name]) for name in alike],
+            "is_capped": len(names) > MOST_NAMES_ASKED or overview.is_capped,
+        },
+    )
+
+
+async def _is_there(call: PageCall, text: str) -> bool:
+    try:
+        return await call.monque.get_job(text) is not None
+    except BrokenDocumentError:  # Its page says what is wrong with it.
+        return True
