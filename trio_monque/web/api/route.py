@@ -23,6 +23,7 @@ from ..answers import (
     UNSUPPORTED,
     RefusedRequestError,
     as_json,
+    refusal_of,
     refused,
 )
 from ..guard.audit import Audit
@@ -100,6 +101,29 @@ class Call:
         return await self.surface.hooks.may(action, self.context, target)
 
 
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What was read in a request.
+
+    Attributes:
+        query: What the route has read in the query.
+        body: The value of the body, or NO_BODY.
+        id_text: What the path names.
+        prefer: The values of the header `Prefer`.
+    """
+
+    query: Any = None
+    body: Any = NO_BODY
+    id_text: str = ""
+    prefer: Sequence[str] = ()
+
+
+async def _write(audit: Audit, status: int, surface: Surface) -> None:
+    """Write the line of the log, and tell the listeners of the client."""
+    if (event := audit.conclude(status)) is not None:
+        await announce(surface.monque, event)
+
+
 Pairs = Sequence[tuple[str, str]]
 
 
@@ -175,7 +199,11 @@ class Route:
         """Return the answer, whatever happens."""
         audit = Audit(self.action, request) if self.changes else Audit.nothing()
         try:
-            result = await self._result(request, surface, audit)
+            # The shape first, before anybody is asked: the answer to it depends on nothing but the request.
+            query = self.read_query(request.query_params.multi_items())
+            body = await body_of(request) if self.method != "GET" else NO_BODY
+            asked = Asked(query, body, next(iter(request.path_params.values()), ""), request.headers.getlist("prefer"))
+            result = await self._result(request, surface, audit, asked)
             if isinstance(result, LongAnswer):
                 return result  # It writes its line when it is done. Nothing may come between: it has the turn.
             # In a thread: an answer may have megabytes.
@@ -185,15 +213,31 @@ class Route:
         except BaseException:
             audit.conclude(CLIENT_LEFT)  # Cancelled: it may have been done all the same.
             raise
-        if (event := audit.conclude(answer.status_code)) is not None:
-            await announce(surface.monque, event)
+        await _write(audit, answer.status_code, surface)
         return answer
 
-    async def _result(self, request: Request, surface: Surface, audit: Audit) -> Any:
-        # The shape first, before anybody is asked: the answer to it depends on nothing but the request.
-        query = self.read_query(request.query_params.multi_items())
-        body = await body_of(request) if self.method != "GET" else NO_BODY
-        self._check_shape(body)
+    async def done_for_page(self, request: Request, surface: Surface, asked: Asked) -> Any:
+        """Do the same for a page, which has read it from a form: with the same checks, and a line in the log.
+
+        Raises:
+            RefusedRequestError: What the API answers.
+        """
+        audit = Audit(self.action, request)
+        try:
+            result = await self._result(request, surface, audit, asked)
+        except Exception as error:  # noqa: BLE001  # Every error is an answer.
+            refusal = refusal_of(error)
+            await _write(audit, refusal.status, surface)
+            raise refusal from None
+        except BaseException:
+            audit.conclude(CLIENT_LEFT)
+            raise
+        if not isinstance(result, LongAnswer):
+            await _write(audit, 200, surface)
+        return result
+
+    async def _result(self, request: Request, surface: Surface, audit: Audit, asked: Asked) -> Any:
+        self._check_shape(asked.body)
         if self.changes and surface.is_read_only:
             raise RefusedRequestError(403, READ_ONLY)
         if not self.is_supported(surface):
@@ -203,12 +247,12 @@ class Route:
         call = Call(
             surface,
             context,
-            query,
-            body,
-            next(iter(request.path_params.values()), ""),
+            asked.query,
+            asked.body,
+            asked.id_text,
             audit,
             root_path_of(request.scope),
-            prefers_early(request.headers.getlist("prefer")),
+            prefers_early(asked.prefer),
         )
         if not self.changes:
             if not self.is_open and not await call.may(self.action):

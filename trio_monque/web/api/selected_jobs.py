@@ -81,7 +81,7 @@ async def _in_bulk(call: Call, bulk: _Bulk) -> dict[str, Any] | Response:
         call.audit.count = 0
         return bulk_as_json(BulkResult())
     monque = call.surface.monque
-    if call.prefers_early and is_long(counted := await _count(monque, selection, bulk.possible)):
+    if call.prefers_early and is_long(counted := await count_possible(monque, selection, bulk.possible)):
         long = BackgroundAction(
             action=bulk.action, selector=selector, count=counted.number, is_capped=counted.is_capped
         )
@@ -95,7 +95,7 @@ async def _in_bulk(call: Call, bulk: _Bulk) -> dict[str, Any] | Response:
     return bulk_as_json(result)
 
 
-async def _count(monque: Monque, selection: Selection, possible: Collection[JobStatus]) -> SelectionCount:
+async def count_possible(monque: Monque, selection: Selection, possible: Collection[JobStatus]) -> SelectionCount:
     """Return how many of the jobs can be changed."""
     statuses = JobSelector(**selection).among(possible)
     if not statuses:

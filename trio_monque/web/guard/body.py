@@ -34,6 +34,17 @@ async def body_of(request: Request) -> Any:
     return parsed(raw)
 
 
+async def form_bytes(request: Request) -> bytes:
+    """Return the body of a form that a page of ours has posted.
+
+    Raises:
+        RefusedRequestError: It is too large (413), or has another content type (415).
+    """
+    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/x-www-form-urlencoded":
+        raise RefusedRequestError(415, "The body must be a form")
+    return await _read(request)
+
+
 async def _read(request: Request) -> bytes:
     announced = request.headers.get("content-length", "0")
     if announced.isascii() and announced.isdigit() and int(announced[:20]) > MOST_BYTES:

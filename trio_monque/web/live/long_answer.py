@@ -19,15 +19,18 @@ class LongAnswer(Response):
     Args:
         answer: What is sent.
         work: The action. It does not raise, unless it is cancelled.
+
+    Attributes:
+        answer: What is sent. It can be changed until then: a page leads to another page.
     """
 
     def __init__(self, answer: Response, work: Callable[[], Awaitable[None]]) -> None:
         super().__init__()
-        self._answer = answer
+        self.answer = answer
         self._work = work
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            await self._answer(scope, receive, send)
+            await self.answer(scope, receive, send)
         finally:
             await self._work()  # Also if the client has left before it was answered.

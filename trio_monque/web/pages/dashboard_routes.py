@@ -9,10 +9,12 @@ from typing import Final
 from starlette.requests import Request
 from starlette.responses import Response
 
+from .acting import act
 from .assets import asset
+from .confirm_screen import confirm_facts, doing_facts
 from .jobs_screen import jobs_facts
 from .overview_screen import overview_facts
-from .screen import Dashboard, Facts, page
+from .screen import Dashboard, Facts, page, posted
 from .search_screen import search_facts
 
 
@@ -35,6 +37,8 @@ SHOWN: Final[Sequence[Screen]] = (
     Screen("", "", overview_facts),
     Screen("jobs", "jobs", jobs_facts),
     Screen("search", "search", search_facts),
+    Screen("confirm", "jobs", confirm_facts),
+    Screen("doing/{id}", "jobs", doing_facts),
 )
 """All screens."""
 
@@ -60,8 +64,13 @@ def dashboard_paths(make: Callable[[frozenset[str]], Dashboard]) -> Sequence[Pag
         make: Makes what the screens share, of the tabs that there are.
     """
     dashboard = make(frozenset(screen.tab for screen in SHOWN))
+
+    async def act_on_form(request: Request) -> Response:
+        return await posted(request, dashboard, act)
+
     return [
         PagePath("/static/{file}", "GET", asset),
+        PagePath("/act", "POST", act_on_form),
         *(PagePath(f"/{screen.path}", "GET", _endpoint(screen, dashboard)) for screen in SHOWN),
     ]
 

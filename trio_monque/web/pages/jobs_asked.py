@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final, Literal
-
-from starlette.datastructures import QueryParams
 
 from ...jobs.job import JobStatus
 from ...jobs.job_query import JobFilter, JobSort
 from ..answers import RefusedRequestError
 from ..api.field_filters import fields_in, is_field_key
 from ..api.moments import moment_in
+from .form import RESULT
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,13 +147,13 @@ class JobsAsked:
         return self.conditions.keys() <= {"name"}
 
 
-def jobs_asked(params: QueryParams, now: datetime) -> JobsAsked:
+def jobs_asked(pairs: Iterable[tuple[str, str]], now: datetime) -> JobsAsked:
     """Return what the query asks for.
 
     Raises:
         RefusedRequestError: It has a key or a value that is none (400).
     """
-    given = {key: value for key, value in params.multi_items() if value}
+    given = {key: value for key, value in pairs if value and key not in RESULT}
     if unknown := [key for key in given if key not in OWN_KEYS and not is_field_key(key)]:
         raise RefusedRequestError(400, f"This page has no filter {unknown[0]!r}")
     tab = OF_KEY.get(given.get("status", ""))

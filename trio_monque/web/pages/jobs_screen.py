@@ -16,6 +16,7 @@ from ..api.field_filters import check_fields
 from ..api.full_view import cursors_around
 from ..api.selectors import check_error_search
 from ..words.lengths import grouped
+from .deeds import OF_JOBS, PAUSE, RESUME
 from .jobs_asked import ON_A_PAGE, SPANS, TABS, TEXTS, JobsAsked, Tab, jobs_asked
 from .screen import PageCall, View
 from .shown_values import shown_text, shown_values
@@ -58,7 +59,7 @@ class CountedTab:
 
 async def jobs_facts(call: PageCall) -> View:
     """Ask for what the screen shows."""
-    asked = jobs_asked(call.request.query_params, call.now)
+    asked = jobs_asked(call.request.query_params.multi_items(), call.now)
     surface = call.dashboard.surface
     check_error_search(surface.hooks, bool(asked.conditions.keys() & {"fail_reason", "fail_reason_prefix"}))
     page = await _page(call, asked)
@@ -88,6 +89,7 @@ async def jobs_facts(call: PageCall) -> View:
             "is_empty": not overview.names,
             "is_paused": name is not None and name in overview.names and overview.names[name].is_paused,
             "name": name,
+            **await _deeds(call, asked, name),
         },
     )
 
@@ -102,6 +104,24 @@ async def _page(call: PageCall, asked: JobsAsked) -> CursorPage:
     return await call.monque.get_jobs_with_cursor(
         cursor=asked.cursor, limit=ON_A_PAGE, direction=asked.direction, filter=wanted, sort=asked.sort
     )
+
+
+async def _deeds(call: PageCall, asked: JobsAsked, name: str | None) -> dict[str, Any]:
+    """Return what the caller may do here: to chosen jobs, to all that match, and to the name."""
+    fitting = [
+        deed for deed in OF_JOBS if deed.in_bulk is not None and (asked.tab is None or asked.tab.key in deed.states)
+    ]
+    # Without a tab or a filter, "all that match" would be all jobs that there are.
+    can_select_all = bool(asked.selection)
+    pauses = None
+    if name is not None:
+        pauses = {deed.key: await call.may(deed.action, {"name": name}) for deed in (PAUSE, RESUME)}
+    return {
+        "deeds": [deed for deed in fitting if await call.may(deed.action)],
+        "deeds_of_all": [deed for deed in fitting if can_select_all and await call.may(deed.in_bulk or "")],
+        "may_pause": pauses is not None and pauses["pause"],
+        "may_resume": pauses is not None and pauses["resume"],
+    }
 
 
 # --- Numbers ---

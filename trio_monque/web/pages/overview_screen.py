@@ -13,6 +13,7 @@ from ...jobs.minutes import MINUTE, Figures, Minute, minute_of, total, totals_by
 from ..words.concern_sentences import sentence_for
 from ..words.lengths import counted, grouped, length, short_length
 from .charts import MINUTES, HourChart, Spark, hour_chart, spark
+from .deeds import RESUME
 from .screen import PageCall, View
 
 WIDE: Final = 1040
@@ -104,6 +105,7 @@ async def overview_facts(call: PageCall) -> View:
             "vitals": vitals_of(overview, hour, len(errors.groups), is_capped=errors.is_capped),
             "needs": [need_of(one) for one in overview.concerns],
             "more_needs": overview.more_concerns,
+            "resumable": await _resumable(call, overview.concerns),
             "wide": chart_of(hour, WIDE, 1),
             "narrow": chart_of(hour, NARROW, 2),
             "hour": hour.in_all,
@@ -119,6 +121,12 @@ async def overview_facts(call: PageCall) -> View:
             "upcoming": overview.upcoming[:5],
         },
     )
+
+
+async def _resumable(call: PageCall, concerns: Sequence[Concern]) -> frozenset[str]:
+    """Return the paused names that the caller may resume."""
+    names = [one.values["name"] for one in concerns if one.kind == "paused"]
+    return frozenset([name for name in names if await call.may(RESUME.action, {"name": name})])
 
 
 # --- The last hour ---

@@ -22,6 +22,8 @@ from ..api.route import Surface
 from ..guard.requests import root_path_of
 from ..hooks import READ, Hooks
 from .assets import assets
+from .deeds import said_of
+from .form import place_in
 from .rendering import rendered
 
 logger = logger_of("web")
@@ -148,6 +150,16 @@ def links_from(root: str) -> Callable[..., str]:
     return link
 
 
+async def posted(
+    request: Request, dashboard: Dashboard, do: Callable[[Request, Dashboard], Awaitable[Response]]
+) -> Response:
+    """Answer a form; every error is a page."""
+    try:
+        return await do(request, dashboard)
+    except Exception as error:  # noqa: BLE001  # Every error is a page.
+        return await _error_page(request, dashboard, error)
+
+
 async def page(request: Request, dashboard: Dashboard, active: str, facts: Facts) -> Response:
     """Answer with the page of a screen, whatever happens."""
     began, root = time.perf_counter(), ""
@@ -159,7 +171,7 @@ async def page(request: Request, dashboard: Dashboard, active: str, facts: Facts
         now = await server_time_of(dashboard.monque)
         call = PageCall(dashboard, request, context, now)
         view = await facts(call)
-        frame = _frame(dashboard, root, active, view, now, began)
+        frame = {**_frame(dashboard, root, active, view, now, began), **_of_request(request)}
         # In a thread: a payload may have megabytes.
         html = await anyio.to_thread.run_sync(_rendered, view, frame)
     except Elsewhere as elsewhere:
@@ -171,6 +183,17 @@ async def page(request: Request, dashboard: Dashboard, active: str, facts: Facts
 
 def _rendered(view: View, frame: Mapping[str, Any]) -> str:
     return rendered(view.template, {**frame, **view.values})
+
+
+def _of_request(request: Request) -> dict[str, Any]:
+    """Return what a page prints of its own URL: what was done before it, and where forms lead back to."""
+    asked = request.query_params
+    root = request.scope.get("root_path") or ""
+    path = request.scope["path"].removeprefix(root).strip("/")
+    return {
+        "said": said_of(asked.get("done"), asked.get("n"), asked.get("not")),
+        "here": place_in(f"{path}?{request.scope['query_string'].decode('latin-1')}"),
+    }
 
 
 def _frame(
@@ -204,6 +227,6 @@ async def _error_page(request: Request, dashboard: Dashboard, error: Exception) 
     else:
         shown = refusal_of(error)
     view = View("refused.html", shown.message, {"message": shown.message, "status": shown.status}, shown.status)
-    frame = _frame(dashboard, root, "none", view, None, time.perf_counter())
+    frame = {**_frame(dashboard, root, "none", view, None, time.perf_counter()), "said": None, "here": ""}
     html = await anyio.to_thread.run_sync(_rendered, view, frame)
     return HTMLResponse(html, view.status, shown.headers)

@@ -1,0 +1,130 @@
+"""What can be done from a page: the words, what `authorize` is asked for, and whether a page asks first. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from ..words.lengths import counted, grouped
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Deed:
+    """One thing that can be done.
+
+    Attributes:
+        key: In forms and URLs.
+        label: Of its button.
+        action: What `authorize` is asked for.
+        in_bulk: The same for all jobs that match; None where that is not offered.
+        states: The jobs that it can be done to, as people call them.
+        asks: A page asks first, also for one job.
+        is_danger: It cannot be undone.
+        before: What it means, for the page that asks.
+        past: What was done, behind "214 jobs".
+    """
+
+    key: str
+    label: str
+    action: str
+    states: frozenset[str]
+    before: str
+    past: str
+    in_bulk: str | None = None
+    asks: bool = False
+    is_danger: bool = False
+
+
+RETRY: Final = Deed(
+    key="retry",
+    label="Retry",
+    action="retry",
+    in_bulk="retryBulk",
+    states=frozenset({"failed", "cancelled"}),
+    before="Each becomes due at once, with all its attempts.",
+    past="due again",
+)
+CANCEL: Final = Deed(
+    key="cancel",
+    label="Cancel",
+    action="cancel",
+    in_bulk="cancelBulk",
+    states=frozenset({"due", "later"}),
+    before="None of them starts. A cancelled job can be retried.",
+    past="cancelled",
+)
+CANCEL_RUN: Final = Deed(
+    key="cancel-run",
+    label="Cancel the run",
+    action="cancelRunning",
+    states=frozenset({"running"}),
+    before="Its handler is cancelled where it waits, and what it has done stays done. A cancelled job can be retried.",
+    past="asked to end",
+    asks=True,
+)
+RUN_NOW: Final = Deed(
+    key="run-now",
+    label="Run now",
+    action="reschedule",
+    states=frozenset({"later"}),
+    before="It becomes due at once.",
+    past="due now",
+)
+DELETE: Final = Deed(
+    key="delete",
+    label="Delete",
+    action="delete",
+    in_bulk="deleteBulk",
+    states=frozenset({"due", "later", "failed", "done", "cancelled"}),
+    before="They are gone, with their results and errors. This cannot be undone.",
+    past="deleted",
+    asks=True,
+    is_danger=True,
+)
+PAUSE: Final = Deed(
+    key="pause",
+    label="Pause",
+    action="pause",
+    states=frozenset(),
+    before="No instance starts jobs of this name until it is resumed. What runs goes on.",
+    past="paused",
+    asks=True,
+)
+RESUME: Final = Deed(
+    key="resume",
+    label="Resume",
+    action="resume",
+    states=frozenset(),
+    before="Instances start its jobs again.",
+    past="resumed",
+)
+
+OF_JOBS: Final[Sequence[Deed]] = (RETRY, RUN_NOW, CANCEL, CANCEL_RUN, DELETE)
+"""In the order of their buttons."""
+DEEDS: Final[Mapping[str, Deed]] = {one.key: one for one in (*OF_JOBS, PAUSE, RESUME)}
+
+
+def jobs_in_words(number: int, *, is_capped: bool = False) -> str:
+    """Return a number of jobs, such as "214 jobs" or "more than 100,000 jobs"."""
+    return f"more than {grouped(number)} jobs" if is_capped else counted(number, "job")
+
+
+def said_of(done: str | None, number: str | None, refused: str | None) -> str | None:
+    """Return the sentence about what was done, from the query of the page that is shown after it; None for none.
+
+    A link of somebody else may have any query: only numbers of it are printed.
+    """
+    deed = DEEDS.get(done or "")
+    if deed is None:
+        return None
+    if deed in (PAUSE, RESUME):
+        return f"The name is {deed.past}."
+    count, left = _number(number), _number(refused)
+    are = "is" if count == 1 else "are"
+    sentence = f"{counted(count, 'job')} {are} {deed.past}."
+    return f"{sentence} {counted(left, 'job')} could not be changed: look at their state." if left else sentence
+
+
+def _number(text: str | None) -> int:
+    return int(text) if text is not None and text.isascii() and text.isdecimal() and len(text) < 12 else 0

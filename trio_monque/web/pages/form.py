@@ -1,0 +1,101 @@
+"""The form that a page posts, and the page that is shown after it. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import parse_qsl, urlencode
+
+from ..answers import INVALID_INPUT, RefusedRequestError
+from .deeds import DEEDS, Deed
+
+MOST_FIELDS: Final = 300
+MOST_IDS: Final = 100
+RESULT: Final = frozenset({"done", "n", "not"})
+"""The keys that say what was done, in the query of the page that is shown after it."""
+
+_ID: Final = re.compile(r"[0-9a-fA-F]{24}")
+_BACK: Final = re.compile(r"(|jobs|jobs/[0-9a-fA-F]{24}|errors|schedules|instances|search)")
+_PARTS: Final = frozenset({"do", "id", "all", "target", "back", "ok"})
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """What a form asks for.
+
+    Attributes:
+        deed: What is to be done.
+        ids: To which jobs; empty for another target.
+        is_all: To all jobs that match `query`.
+        query: The filters of the screen Jobs, for `is_all`.
+        target: The name that is paused or resumed.
+        back: The page that is shown after it: a path below the dashboard with its query.
+        is_confirmed: A page has asked.
+    """
+
+    deed: Deed
+    ids: Sequence[str]
+    is_all: bool
+    query: Mapping[str, str]
+    target: str | None
+    back: str
+    is_confirmed: bool
+
+    @property
+    def needs_confirmation(self) -> bool:
+        """Whether a page asks first: for whatever cannot be undone, and for more than one job."""
+        return self.deed.asks or self.is_all or len(self.ids) > 1
+
+    @property
+    def fields(self) -> Sequence[tuple[str, str]]:
+        """All of it again, for the page that asks, without the filters."""
+        ids = [("id", one) for one in self.ids]
+        target = [] if self.target is None else [("target", self.target)]
+        return [("do", self.deed.key), *ids, *([("all", "1")] if self.is_all else []), *target, ("back", self.back)]
+
+
+def form_in(pairs: Sequence[tuple[str, str]]) -> Form:
+    """Return what a form asks for.
+
+    Raises:
+        RefusedRequestError: It is none of ours (400).
+    """
+    if len(pairs) > MOST_FIELDS:
+        raise RefusedRequestError(400, INVALID_INPUT)
+    given = dict(pairs)
+    ids = list(dict.fromkeys(value.lower() for key, value in pairs if key == "id"))
+    deed = DEEDS.get(given.get("do", ""))
+    is_all, target = given.get("all") == "1", given.get("target")
+    if deed is None or len(ids) > MOST_IDS or not all(_ID.fullmatch(one) for one in ids):
+        raise RefusedRequestError(400, INVALID_INPUT)
+    if (bool(ids), is_all, target is not None).count(True) != 1:
+        raise RefusedRequestError(400, "Choose at least one job")
+    query = {key: value for key, value in pairs if key not in _PARTS and value}
+    return Form(deed, ids, is_all, query, target, place_in(given.get("back", "")), given.get("ok") == "1")
+
+
+def pairs_in(raw: bytes) -> Sequence[tuple[str, str]]:
+    """Return the fields of a form that was posted. Raises RefusedRequestError (400) if it is none."""
+    try:
+        return parse_qsl(
+            raw.decode("utf-8"), keep_blank_values=True, strict_parsing=bool(raw), max_num_fields=MOST_FIELDS
+        )
+    except ValueError:  # Not UTF-8, too many fields, or without "=".
+        raise RefusedRequestError(400, INVALID_INPUT) from None
+
+
+def place_in(text: str) -> str:
+    """Return the page of a form's `back`, or the overview: it may lead nowhere but to a page of the dashboard."""
+    path, _, query = text.partition("?")
+    if not _BACK.fullmatch(path):
+        return ""
+    pairs = [(key, value) for key, value in parse_qsl(query) if key not in RESULT]
+    return path + (f"?{urlencode(pairs, errors='replace')}" if pairs else "")
+
+
+def after(back: str, done: str, number: int, refused: int) -> str:
+    """Return the page that is shown after something was done, with what came of it."""
+    more = urlencode({"done": done, "n": number, **({"not": refused} if refused else {})})
+    return f"{back}{'&' if '?' in back else '?'}{more}"
