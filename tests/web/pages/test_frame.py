@@ -62,6 +62,8 @@ _FRAME: Final[dict[str, Any]] = {
     "now": None,
     "version": "1",
     "milliseconds": 1,
+    "said": None,
+    "here": "",
 }
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
+from datetime import datetime
 from typing import Any, Final
 
 from ...error_types import BrokenDocumentError
 from ...jobs.job import Job
+from ...store.jobs.job_json import iso
 from ..answers import DENIED, NOT_FOUND, RefusedRequestError
 from .job_shapes import job_as_json
 from .moments import moment_in
@@ -30,6 +32,11 @@ async def retry_job(call: Call) -> dict[str, Any]:
 async def reschedule_job(call: Call) -> dict[str, Any]:
     """Move a pending job."""
     return await _shown(call, await changed_job(call, "reschedule"))
+
+
+def body_of_reschedule(moment: datetime) -> dict[str, str]:
+    """Return the body that moves a job to this moment."""
+    return {"nextRunAt": iso(moment)}
 
 
 async def delete_job(call: Call) -> dict[str, Any]:

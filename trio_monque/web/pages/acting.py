@@ -12,6 +12,7 @@ from starlette.responses import RedirectResponse, Response
 from ...client.monque import server_time_of
 from ...store.jobs.job_json import iso
 from ..answers import RefusedRequestError
+from ..api.actions import body_of_reschedule
 from ..api.added_table import ALL_ROUTES
 from ..api.route import Asked, Route
 from ..api.selectors import check_selector
@@ -97,7 +98,7 @@ async def _of_one(deed: Deed, job_id: str, dashboard: Dashboard) -> Step:
         return Step(_ROUTES["cancelJob"], Asked(body={"running": True}, id_text=job_id))
     if deed is RUN_NOW:
         now = await server_time_of(dashboard.monque)
-        return Step(_ROUTES["rescheduleJob"], Asked(body={"nextRunAt": iso(now)}, id_text=job_id))
+        return Step(_ROUTES["rescheduleJob"], Asked(body=body_of_reschedule(now), id_text=job_id))
     return Step(_ROUTES[f"{deed.key}Job"], Asked(id_text=job_id))
 
 

@@ -113,7 +113,7 @@ def jobs_in_words(number: int, *, is_capped: bool = False) -> str:
 def said_of(done: str | None, number: str | None, refused: str | None) -> str | None:
     """Return the sentence about what was done, from the query of the page that is shown after it; None for none.
 
-    A link of somebody else may have any query: only numbers of it are printed.
+    Anybody can make a link with any query, so only numbers of it are printed.
     """
     deed = DEEDS.get(done or "")
     if deed is None:

@@ -60,7 +60,7 @@ def form_in(pairs: Sequence[tuple[str, str]]) -> Form:
     """Return what a form asks for.
 
     Raises:
-        RefusedRequestError: It is none of ours (400).
+        RefusedRequestError: No page has such a form (400).
     """
     if len(pairs) > MOST_FIELDS:
         raise RefusedRequestError(400, INVALID_INPUT)
