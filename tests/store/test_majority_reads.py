@@ -114,7 +114,8 @@ IS_SHOWN: Final = {
     "reads.queries.names_at_rest", "reads.queries.raw_documents",
     "reads.queue_depths.queue_depths", "reads.selection_counts._number", "reads.job_counts.queue_stats",
     "reads.counts_by_name._rows", "reads.counts_by_name.counts_by_name",
-    "reads.special_jobs.by_next_run", "reads.special_jobs.in_order", "jobs.instances.read_fleet",
+    "reads.special_jobs.by_next_run", "reads.special_jobs.in_order", "jobs.instances.pauses",
+    "jobs.instances.read_fleet",
     "jobs.minutes_written.read_minutes",
 }  # fmt: skip
 
