@@ -379,11 +379,12 @@ def test_backlog_and_paused_name(doctor: Doctor, db: Database) -> None:
     enter(db, "worker-1", "send", "report")
     for name in ("send", "report"):
         insert(handle(db), name)
-    Monque(db).sync.pause("report")
+    Monque(db).sync.pause("report", by="dana")
     found = doctor.looks()
     (sentence,) = found.sentences("backlog")
     assert sentence.startswith("Due jobs of the name 'send': 1, the oldest for ")
-    assert found.sentences("paused-name") == ["The name 'report' is paused. Due jobs of it: 1."]
+    (paused,) = found.sentences("paused-name")
+    assert re.fullmatch(r"The name 'report' is paused since .*Z by dana\. Due jobs of it: 1\.", paused)
 
 
 def test_jobs_without_any_instance(doctor: Doctor, db: Database) -> None:

@@ -202,8 +202,8 @@ def test_misspelt_and_paused_names_are_warned_about_after_the_job_is_stored(
     assert ended.status == 0
     assert ended.err == "warning: No live instance runs the name 'sned'. One runs 'send': is the name misspelt?\n"
     assert caplog.messages == []  # Python prints log records to the same terminal: each warning appears once.
-    Monque(db).sync.pause("send")
-    assert command("enqueue", "send").err == "warning: 'send' is paused: `trio-monque resume send`\n"
+    db["monque_jobs.instances"].insert_one({"_id": "pause:send", "by": "dana"})
+    assert command("enqueue", "send").err == "warning: 'send' is paused by dana: `trio-monque resume send`\n"
     assert jobs.count_documents({}) == 4
 
 

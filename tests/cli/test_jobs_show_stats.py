@@ -292,12 +292,12 @@ def test_instances_are_listed_with_their_state_and_the_paused_names(
 ) -> None:
     enter(db, "worker-1", "mail", "report")
     enter(db, "worker-2", "mail", heartbeat_ago=3600)
-    monque.sync.pause("report")
+    monque.sync.pause("report", by="dana\n")
     ended = command("instances")
     assert ended.status == 0
     assert [line.split()[:2] for line in ended.lines[1:3]] == [["worker-1", "live"], ["worker-2", "dead"]]
     assert ended.lines[1].endswith("mail, report")
-    assert ended.lines[-1] == "paused: report"
+    assert re.fullmatch(r"paused: report since \d{4}-\d\d-\d\d \d\d:\d\d:\d\dZ by dana\\n", ended.lines[-1])
     found = command("instances", "--json").json
     assert [(one["id"], one["state"], one["names"]) for one in found["instances"]] == [
         ("worker-1", "live", ["mail", "report"]),
@@ -308,7 +308,7 @@ def test_instances_are_listed_with_their_state_and_the_paused_names(
 
 def test_no_instances(command: Command, db: Database) -> None:
     assert command("instances").out == f"no instance has an entry in {db.name}.monque_jobs\n"
-    assert command("instances", "--json").json == {"instances": [], "paused": []}
+    assert command("instances", "--json").json == {"instances": [], "paused": [], "pauses": []}
     assert db.list_collection_names() == []
 
 

@@ -15,6 +15,7 @@ from trio_monque.diagnosis.reasons import Circumstances, no_instance_runs, reaso
 from trio_monque.jobs.fences import ClaimStamp
 from trio_monque.jobs.instance import MOST_NAMES, Instance
 from trio_monque.jobs.job import Job, JobStatus
+from trio_monque.jobs.name_pause import NamePause
 
 NOW: Final = datetime(2026, 1, 1, 12, tzinfo=UTC)
 ID: Final = ObjectId("65f1c0ffee0123456789abcd")
@@ -78,11 +79,16 @@ PENDING: Final = {
         {},
         "It is due again at 2026-01-01 12:00:05Z, in 5.0s.",
     ),
-    "paused": (a_job(), (RUNS,), {"paused": frozenset({"mail"})}, "Its name is paused: `trio-monque resume mail`."),
+    "paused": (
+        a_job(),
+        (RUNS,),
+        {"paused": {"mail": NamePause("mail", ago(60), "dana")}},
+        "Its name is paused since 2026-01-01 11:59:00Z by dana: `trio-monque resume mail`.",
+    ),
     "delayed and paused": (
         a_job(next_run_at=ago(-5)),
         (RUNS,),
-        {"paused": frozenset({"mail"})},
+        {"paused": {"mail": NamePause("mail")}},
         "It is due at 2026-01-01 12:00:05Z, in 5.0s. Its name is paused: `trio-monque resume mail`.",
     ),
     "no instance": (

@@ -11,7 +11,7 @@ from bson import ObjectId
 from trio_monque.diagnosis import Concern
 from trio_monque.diagnosis.concerns import FleetFacts, concerns_of
 from trio_monque.diagnosis.overview import overview_of
-from trio_monque.jobs import Figures, Instance, JobStatus, QueueDepth, ScheduleBrief
+from trio_monque.jobs import Figures, Instance, JobStatus, NamePause, QueueDepth, ScheduleBrief
 
 NOW: Final = datetime(2030, 1, 2, 3, 4, 5, tzinfo=UTC)
 ID: Final = ObjectId()
@@ -107,7 +107,7 @@ def test_name_fails_when_over_twenty_attempts_and_a_tenth_of_all_failed(
 def test_paused_name_is_a_concern_while_due_jobs_wait(
     depth: QueueDepth | None, is_paused: bool, expected: list[str]
 ) -> None:
-    assert kinds(facts(depth, paused=frozenset({"mail"} if is_paused else ()))) == expected
+    assert kinds(facts(depth, paused={"mail": NamePause("mail")} if is_paused else {})) == expected
 
 
 @pytest.mark.parametrize(
@@ -173,7 +173,9 @@ def test_schedule_that_failed_for_good_and_was_not_declared_again(schedules: lis
 def test_worst_come_first_and_each_kind_has_its_worst_one_before_any_has_two() -> None:
     depths = {name: due(age) for name, age in (("a", 100.0), ("b", 300.0), ("c", 200.0))}
     unserved = {f"no {number}": due(number) for number in range(1, 5)}
-    found = facts(depths={**depths, **unserved}, instances=[instance("w1", "a", "b", "c")], paused=frozenset("c"))
+    found = facts(
+        depths={**depths, **unserved}, instances=[instance("w1", "a", "b", "c")], paused={"c": NamePause("c")}
+    )
     concerns, more = concerns_of(found)
     assert [(one.kind, one.values["name"]) for one in concerns] == [
         ("not_served", "no 4"),
@@ -216,6 +218,6 @@ def test_slots_of_silent_instances_and_of_older_releases_are_not_counted() -> No
 
 def test_paused_name_without_jobs_is_shown_and_schedules_that_ended_are_not_upcoming() -> None:
     schedules = [schedule(JobStatus.FAILED), *(schedule(JobStatus.PENDING, str(number)) for number in range(12))]
-    found = overview_of(facts(paused=frozenset({"letter"}), schedules=schedules))
+    found = overview_of(facts(paused={"letter": NamePause("letter")}, schedules=schedules))
     assert found.names["letter"].is_paused
     assert [one.unique_key for one in found.upcoming] == [str(number) for number in range(10)]

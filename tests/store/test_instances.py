@@ -16,6 +16,7 @@ from tests.support.interception import Recorder
 from tests.support.store import PAST, claim, handle, insert, stamp
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.jobs.instance import LIVE_FOR_BEATS, Instance, is_alive
+from trio_monque.jobs.name_pause import NamePause
 from trio_monque.store.driver.types import Database
 from trio_monque.store.job_collection import JobCollection
 from trio_monque.store.jobs import instances
@@ -133,6 +134,23 @@ def test_names_are_paused_and_resumed_and_doing_so_again_changes_nothing(beside:
     assert instances.resume(beside, "b")
     assert not instances.resume(beside, "b")
     assert instances.paused(beside) == {"a", ";", "pause:a"}
+
+
+def test_pause_keeps_who_made_it_and_others_are_read_as_far_as_they_can_be(db: Database, beside: JobCollection) -> None:
+    assert instances.pause(beside, "a", PAST, "dana")
+    assert not instances.pause(beside, "a", PAST + timedelta(hours=1), "mallory")
+    instances.pause(beside, "b", PAST)  # An older release writes it so, too.
+    of_others: dict[str, Any] = {"c": {}, "d": {"pausedAt": "now", "by": 5}, "e": {"by": "x" * 10_000}, "f": {"by": ""}}
+    for name, document in of_others.items():
+        db["monque_jobs.instances"].insert_one({"_id": f"pause:{name}", **document})
+    expected = [
+        *(NamePause("a", PAST, "dana"), NamePause("b", PAST), NamePause("c"), NamePause("d")),
+        *(NamePause("e", None, "x" * 199 + "…"), NamePause("f")),
+    ]
+    assert instances.pauses(beside) == expected
+    assert instances.read_fleet(beside) == ([], {one.name: one for one in expected})
+    stored: Any = db["monque_jobs.instances"].find_one({"_id": "pause:b"})
+    assert stored.keys() == {"_id", "pausedAt"}
 
 
 def test_exactly_one_of_many_simultaneous_pauses_changes_the_name_and_none_fails(beside: JobCollection) -> None:

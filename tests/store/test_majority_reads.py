@@ -108,13 +108,15 @@ IS_SHOWN: Final = {
     "reads.diagnosis.jobs._first", "reads.diagnosis.streams._cursors",
     "documents.counting._holders", "documents.counting._unreadable",
     "documents.counting.count_dead_letters", "documents.counting.number", "documents.listing_and_readmitting.listed",
-    "documents.indexes.is_large", "driver.member_admin.stored_configuration", "reads.page_reader._documents",
+    "documents.indexes.is_large", "driver.member_admin.stored_configuration", "reads.page_reader._batches",
     "documents.listing_and_readmitting.page",
     "reads.queries.count_due_before", "reads.queries.get_job", "reads.queries.get_job_by_key",
     "reads.queries.names_at_rest", "reads.queries.raw_documents",
     "reads.queue_depths.queue_depths", "reads.selection_counts._number", "reads.job_counts.queue_stats",
     "reads.counts_by_name._rows", "reads.counts_by_name.counts_by_name",
-    "reads.special_jobs.by_next_run", "reads.special_jobs.in_order", "jobs.instances.read_fleet",
+    "reads.special_jobs.among_unique_keys", "reads.special_jobs.by_next_run",
+    "reads.special_jobs.in_order", "reads.special_jobs.longest_first", "jobs.instances.pauses",
+    "jobs.instances.read_fleet",
     "jobs.minutes_written.read_minutes",
 }  # fmt: skip
 

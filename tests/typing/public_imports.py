@@ -136,6 +136,7 @@ from trio_monque.jobs import (
     JobList,
     JobSort,
     Minute,
+    NamePause,
     QueueDepth,
     QueueStats,
     QueueView,

@@ -466,6 +466,21 @@ def test_names_are_paused_and_resumed(db: Database) -> None:
     asking("trio", create_app(monque, authorize=allow_all), work)
 
 
+@pytest.mark.parametrize(("user", "by"), [("dana", "dana"), (None, None), ("x" * 500, "x" * 199 + "…")])
+def test_pause_keeps_the_user_of_the_request(db: Database, user: str | None, by: str | None) -> None:
+    monque = Monque(db)
+
+    class Context:
+        def __init__(self) -> None:
+            self.user = user
+
+    async def work(ask: Ask) -> None:
+        assert (await answer(ask, "POST", "/names/actions/pause", {"name": "a"}))[0] == 200
+
+    asking("trio", create_app(monque, authorize=allow_all, context=lambda _: Context()), work)
+    assert [(one.name, one.by) for one in monque.sync.pauses()] == [("a", by)]
+
+
 CHANGES: Final = [
     ("/jobs", {"name": "a"}),
     ("/names/actions/pause", {"name": "a"}),

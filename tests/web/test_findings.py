@@ -34,6 +34,8 @@ EVERY_VALUE: Final = {
     "names": ["a", "b"],
     "members": {"a:1": "PRIMARY"},
     "similar": None,
+    "since": None,
+    "by": "dana",
     "state": "silent",
 }
 

@@ -47,7 +47,12 @@ SENTENCES: Final[list[tuple[str, dict[str, Any], str]]] = [
         {"name": "mail", "key": "nightly", "at": AT},
         "The schedule nightly of mail failed for good at the run of 2030-01-02 03:04:05 UTC.",
     ),
-    ("paused", WAITING, "mail is paused, with 1,204 due jobs."),
+    ("paused", {**WAITING, "since": None, "by": None}, "mail is paused, with 1,204 due jobs."),
+    (
+        "paused",
+        {**WAITING, "since": AT, "by": "dana"},
+        "mail is paused since 2030-01-02 03:04:05 UTC by dana, with 1,204 due jobs.",
+    ),
 ]
 
 
@@ -66,7 +71,7 @@ def test_overview_has_names_and_concerns(db: Database, jobs: Collection, loop: s
     monque = Monque(db)
     monque.sync.schedule("0 0 1 1 *", "yearly", unique_key="next")
     monque.sync.enqueue("mail", run_at=now - timedelta(minutes=5))
-    monque.sync.pause("mail")
+    monque.sync.pause("mail", by="dana\ud800")
     enter(db, "w1", "mail", "yearly")
 
     async def work(ask: Ask) -> None:
@@ -82,7 +87,12 @@ def test_overview_has_names_and_concerns(db: Database, jobs: Collection, loop: s
         assert (upcoming["name"], upcoming["uniqueKey"]) == ("yearly", "next")
         assert re.fullmatch(r"\d{4}-01-01T00:00:00.000Z", upcoming["nextRunAt"])
         (concern,) = found["concerns"]
-        assert (concern["kind"], concern["sentence"]) == ("paused", "mail is paused, with 1 due job.")
+        since = mail["pausedSince"]
+        assert (concern["kind"], mail["pausedBy"], concern["values"]["by"]) == ("paused", "dana\\ud800", "dana\\ud800")
+        assert concern["values"]["since"] == since
+        shown = since[:19].replace("T", " ")
+        assert concern["sentence"] == f"mail is paused since {shown} UTC by dana\\ud800, with 1 due job."
+        assert (yearly["pausedSince"], yearly["pausedBy"]) == (None, None)
         assert concern["values"]["isCapped"] is False
         assert found["instances"] == {"alive": 1, "silent": 0}
 

@@ -131,7 +131,7 @@ def test_reasons_have_facts_and_a_sentence(db: Database, jobs: Collection, loop:
     monque = Monque(db)
     late = insert(handle(db))
     later = monque.sync.enqueue("mail", run_at=AT + timedelta(days=3650))
-    monque.sync.pause("mail")
+    monque.sync.pause("mail", by="dana")
     failed = jobs.insert_one(document("failed")).inserted_id
     broken = jobs.insert_one({**document("pending"), "failCount": "many"}).inserted_id
 
@@ -152,7 +152,12 @@ def test_reasons_have_facts_and_a_sentence(db: Database, jobs: Collection, loop:
         assert first["values"]["at"] == "2039-12-31T03:04:05.678Z"
         assert first["values"]["because"] == "first"
         assert first["sentence"].startswith("It is due in ")
-        assert second == {"kind": "paused", "sentence": "The name mail is paused.", "values": {"name": "mail"}}
+        since = second["values"]["since"]
+        assert second == {
+            "kind": "paused",
+            "sentence": f"The name mail is paused since {since[:10]} {since[11:19]} UTC by dana.",
+            "values": {"name": "mail", "since": since, "by": "dana"},
+        }
         assert [one["kind"] for one in await reasons(failed)] == ["failed"]
         assert (await answer(ask, f"/jobs/{UNKNOWN}/reasons"))[0] == 404
         assert (await answer(ask, "/jobs/7/reasons"))[0] == 400

@@ -111,6 +111,11 @@ def duration(seconds: float) -> str:
     return ("-" if seconds < 0 else "") + " ".join(parts[:2])
 
 
+def since_and_by(then: datetime | None, by: str | None) -> str:
+    """Return since when something is so and by whom, with a space before it; "" if neither is known."""
+    return ("" if then is None else f" since {moment(then)}") + ("" if by is None else f" by {one_line(by)}")
+
+
 def since(then: datetime, now: datetime) -> str:
     """Return how long ago a moment was, or in how long it will be."""
     seconds = (now - then) / timedelta(seconds=1)

@@ -49,6 +49,7 @@ class ClientContext(ServerTime):
         examining: Held while this client examines the database, by the thread that does.
         workers_here: Returns the workers of the scheduler that this client is, by name.
         worker_here: Returns the worker of a name of that scheduler, or None if it has none; None without a scheduler.
+        instance_id: That of the scheduler that this client is; None without a scheduler.
         are_indexes_there: No index need be created before the next write, as far as is known.
         unserved: Warns about names that no live instance runs.
     """
@@ -59,6 +60,7 @@ class ClientContext(ServerTime):
         config: ClientConfig,
         workers_here: Callable[[], Mapping[str, WorkerView]] = lambda: NO_WORKERS,
         worker_here: Callable[[str], WorkerHere | None] | None = None,
+        instance_id: str | None = None,
     ) -> None:
         super().__init__(jobs)
         self.jobs = replace(jobs, has_indexes=not config.skip_index_creation)
@@ -74,6 +76,7 @@ class ClientContext(ServerTime):
         self.examining = threading.Lock()
         self.workers_here = workers_here
         self.worker_here = worker_here
+        self.instance_id = instance_id
         self.unserved = UnservedNames(lambda name: worker_here is not None and worker_here(name) is not None)
         # Any thread may call. What follows is written under this lock. It is held while indexes are created: the other
         # threads need these indexes, and wait.
@@ -89,6 +92,7 @@ class ClientContext(ServerTime):
         config: ClientConfig,
         workers_here: Callable[[], Mapping[str, WorkerView]] = lambda: NO_WORKERS,
         worker_here: Callable[[str], WorkerHere | None] | None = None,
+        instance_id: str | None = None,
     ) -> Self:
         """Make the context of a client. Nothing is sent. Raise InvalidDatabaseError if `db` is not a database."""
         if config.write_concern != "majority":
@@ -103,7 +107,7 @@ class ClientContext(ServerTime):
             write_concern=config.write_concern,
             operation_timeout=config.operation_timeout,
         )
-        return cls(jobs, config, workers_here, worker_here)
+        return cls(jobs, config, workers_here, worker_here, instance_id)
 
     def forget_statistics(self) -> None:
         """Let the next call count again: after the end of a scheduler, the counts of its time would be wrong."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
 from ..jobs.instance import Instance, is_alive
+from ..jobs.name_pause import NamePause, checked_by
 from ..jobs.new_job import Named, check_name, name_of
 from ..store.jobs import instances as stored
 from .client_context import ClientContext
@@ -35,21 +36,36 @@ def paused(context: ClientContext) -> Operation[Sequence[str]]:
     return Read(lambda: sorted(stored.paused(context.jobs)))
 
 
-def pause(context: ClientContext, worker: str | Named) -> Operation[bool]:
+def pauses(context: ClientContext) -> Operation[Sequence[NamePause]]:
+    """Return the pauses, sorted by name: since when, and by whom.
+
+    Raises:
+        MonqueConnectionError: The database cannot be reached or used.
+    """
+    return Read(lambda: stored.pauses(context.jobs))
+
+
+def pause(context: ClientContext, worker: str | Named, *, by: str | None = None) -> Operation[bool]:
     """Pause a name: within a second, no instance of the fleet claims jobs of it any more.
 
     Jobs that run continue. Jobs can be enqueued, and wait. A pause outlives all instances. Pausing a name twice, or one
     without a worker, is allowed. Instances of Monque for Node do not honour it.
+
+    Args:
+        worker: The name, or the worker.
+        by: Who pauses it, for those who look at the pause; by default the instance, if this client is a scheduler. Its
+            first 200 characters are kept.
 
     Returns:
         Whether it was not paused before.
 
     Raises:
         InvalidJobIdentifierError: It cannot be the name of a job.
+        InvalidOptionError: `by` is not a text.
         MonqueConnectionError: The database cannot be reached or used.
     """
-    name = _checked(worker)
-    return _change_pauses(lambda: stored.pause(context.jobs, name, context.now()))
+    name, by = _checked(worker), checked_by(by) or context.instance_id
+    return _change_pauses(lambda: stored.pause(context.jobs, name, context.now(), by))
 
 
 def resume(context: ClientContext, worker: str | Named) -> Operation[bool]:
@@ -71,8 +87,8 @@ def read_instances(context: ClientContext) -> Sequence[Instance]:
     return _judged(context, stored.read_all(context.jobs))
 
 
-def read_fleet(context: ClientContext) -> tuple[Sequence[Instance], frozenset[str]]:
-    """Return the entries of all instances, each with whether it is live, and the names that are paused."""
+def read_fleet(context: ClientContext) -> tuple[Sequence[Instance], Mapping[str, NamePause]]:
+    """Return the entries of all instances, each with whether it is live, and the pauses by name."""
     entries, paused_names = stored.read_fleet(context.jobs)
     return _judged(context, entries), paused_names
 

@@ -404,6 +404,7 @@ class Monque:
 
     instances = awaited(fleet.instances)
     paused = awaited(fleet.paused)
+    pauses = awaited(fleet.pauses)
     pause = awaited(fleet.pause)
     resume = awaited(fleet.resume)
     recover_stale_jobs = awaited(recovery.recover_stale_jobs)

@@ -125,7 +125,7 @@ def why_not_now(context: ClientContext, job: Job | ObjectId | str) -> Operation[
 
 def _circumstances(context: ClientContext, job: Job) -> Circumstances:
     now, is_pending = context.now(), job.status is JobStatus.PENDING
-    entries, paused = read_fleet(context) if job.status in LIVE else ((), frozenset[str]())
+    entries, paused = read_fleet(context) if job.status in LIVE else ((), {})
     return Circumstances(
         now=now,
         instances=entries,

@@ -257,6 +257,7 @@ class SyncMonque:
 
     instances = blocking(fleet.instances)
     paused = blocking(fleet.paused)
+    pauses = blocking(fleet.pauses)
     pause = blocking(fleet.pause)
     resume = blocking(fleet.resume)
     recover_stale_jobs = blocking(recovery.recover_stale_jobs)

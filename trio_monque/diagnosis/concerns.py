@@ -10,6 +10,7 @@ from typing import Any, Final
 from ..jobs.instance import Instance
 from ..jobs.job import JobStatus
 from ..jobs.minutes import Figures
+from ..jobs.name_pause import NamePause
 from ..jobs.views import QueueDepth, ScheduleBrief
 from .reasons import no_instance_runs
 
@@ -52,7 +53,7 @@ class FleetFacts:
         depths: The jobs of each name.
         is_capped: There may be more names.
         instances: All that have an entry, dead ones too.
-        paused: The names that are paused.
+        paused: The pauses, by name.
         recent: What became of the runs of each name in the last ten minutes.
         usual_wait: The median of the seconds that jobs of a name were due before they ran, in the last hour.
         schedules: The recurring jobs, next run first.
@@ -63,7 +64,7 @@ class FleetFacts:
     depths: Mapping[str, QueueDepth] = field(default_factory=dict)
     is_capped: bool = False
     instances: Sequence[Instance] = ()
-    paused: frozenset[str] = frozenset()
+    paused: Mapping[str, NamePause] = field(default_factory=dict)
     recent: Mapping[str, Figures] = field(default_factory=dict)
     usual_wait: Mapping[str, float] = field(default_factory=dict)
     schedules: Sequence[ScheduleBrief] = ()
@@ -162,8 +163,8 @@ def failed_schedules(facts: FleetFacts) -> Iterator[Concern]:
 def paused_names(facts: FleetFacts) -> Iterator[Concern]:
     """Yield the paused names whose jobs wait."""
     for name in _by_age(facts):
-        if name in facts.paused:
-            yield Concern("paused", _waiting(name, facts))
+        if (pause := facts.paused.get(name)) is not None:
+            yield Concern("paused", {**_waiting(name, facts), **pause.facts})
 
 
 WORST_FIRST: Final[Sequence[Callable[[FleetFacts], Iterator[Concern]]]] = (

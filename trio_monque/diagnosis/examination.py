@@ -170,7 +170,7 @@ class Examination:
             now=now,
             name=name,
             instances=self._list(self._instances),
-            paused=self._ask(partial(stored.paused, jobs)) or frozenset(),
+            paused={one.name: one for one in self._ask(partial(stored.pauses, jobs)) or ()},
             holders=self._list(partial(held_jobs.look_at_claims, jobs, now, name), indexes.HELD),
             backlogs=self._list(partial(backlog.backlogs, jobs, names, now), indexes.CLAIM),
             unused=name if name and self._ask(partial(of_jobs.has_jobs, jobs, name)) is False else None,

@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from ..jobs.instance import Instance
+from ..jobs.name_pause import NamePause
 from ..jobs.views import BrokenDocument
 from ..store.reads.diagnosis.backlog import Backlog
 from ..store.reads.diagnosis.documents import FullDocument
@@ -67,7 +68,7 @@ class JobFacts:
         now: The server's time.
         name: The name that was asked for; None for all names.
         instances: All that have an entry, dead ones too.
-        paused: The names that are paused.
+        paused: The pauses, by name.
         holders: Who holds running jobs.
         backlogs: Pending jobs by name.
         unused: The name that was asked for, if no job has it.
@@ -81,7 +82,7 @@ class JobFacts:
     now: datetime
     name: str | None = None
     instances: Sequence[Instance] = ()
-    paused: frozenset[str] = frozenset()
+    paused: Mapping[str, NamePause] = field(default_factory=dict)
     holders: Sequence[Holder] = ()
     backlogs: Sequence[Backlog] = ()
     unused: str | None = None

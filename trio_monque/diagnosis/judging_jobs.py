@@ -129,9 +129,9 @@ def _state_of(holder: Holder, facts: JobFacts) -> Mapping[str, Any]:
 
 def _judge_backlog(backlog: Backlog, facts: JobFacts, live: Sequence[Instance]) -> Iterator[Finding]:
     name = backlog.name
-    if name in facts.paused:
+    if (pause := facts.paused.get(name)) is not None:
         if backlog.due:
-            yield found("paused-name", name=name, due=backlog.due)
+            yield found("paused-name", name=name, due=backlog.due, **pause.facts)
         return
     if not live:
         return

@@ -9,6 +9,7 @@ from typing import Final
 
 from ..jobs.instance import Instance
 from ..jobs.job import JobStatus
+from ..jobs.name_pause import NamePause
 from ..jobs.views import QueueDepth, ScheduleBrief
 from .concerns import Concern, FleetFacts, concerns_of, is_late, is_served
 
@@ -28,7 +29,7 @@ class NameOverview:
         capped: Those of "due", "later" and "failed" that are lower bounds.
         oldest_due_age: Seconds for which the oldest due one has waited; None if none is due.
         longest_run: Seconds for which the longest one has run; None if none runs.
-        is_paused: The name is paused.
+        pause: The pause of the name; None if it is not paused.
         is_served: An instance runs the name, as far as is known.
         is_late: The oldest due one has waited over a minute, and over ten times as long as usual.
     """
@@ -41,9 +42,14 @@ class NameOverview:
     capped: frozenset[str] = field(default_factory=frozenset)
     oldest_due_age: float | None = None
     longest_run: float | None = None
-    is_paused: bool = False
+    pause: NamePause | None = None
     is_served: bool = False
     is_late: bool = False
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether the name is paused."""
+        return self.pause is not None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,7 +97,7 @@ def overview_of(facts: FleetFacts) -> Overview:
     concerns, more = concerns_of(facts)
     return Overview(
         at=facts.now,
-        names={name: _of_name(name, facts) for name in sorted(facts.depths.keys() | facts.paused)},
+        names={name: _of_name(name, facts) for name in sorted(facts.depths.keys() | facts.paused.keys())},
         is_capped=facts.is_capped,
         instances=facts.instances,
         slots=sum(one.slots or 0 for one in facts.instances if one.is_live),
@@ -112,7 +118,7 @@ def _of_name(name: str, facts: FleetFacts) -> NameOverview:
         capped=frozenset(_capped(depth)),
         oldest_due_age=depth.oldest_due_age,
         longest_run=depth.longest_run,
-        is_paused=name in facts.paused,
+        pause=facts.paused.get(name),
         is_served=is_served(name, facts),
         is_late=name in facts.depths and is_late(name, facts),
     )

@@ -11,6 +11,7 @@ from ..jobs.fences import is_ours, last_sign_of_life
 from ..jobs.instance import Instance, clamped, may_run, similar_name
 from ..jobs.job import Job, JobStatus, deaths_of, is_resumed
 from ..jobs.job_parts import NO_CLAIM
+from ..jobs.name_pause import NamePause
 from ..jobs.rescue_policy import SUSPECT_FROM
 from ..options_and_defaults import LEASE_IN_BEATS
 
@@ -35,14 +36,14 @@ class Circumstances:
     Attributes:
         now: The server's time.
         instances: All that have an entry, dead ones too.
-        paused: The names that are paused.
+        paused: The pauses, by name.
         ahead: How many due jobs of its name are due before it, counted up to `most_ahead`.
         most_ahead: Where the count ended.
     """
 
     now: datetime
     instances: Sequence[Instance] = ()
-    paused: frozenset[str] = frozenset()
+    paused: Mapping[str, NamePause] = field(default_factory=dict)
     ahead: int = 0
     most_ahead: int = 0
 
@@ -70,8 +71,8 @@ def _why_pending(job: Job, about: Circumstances) -> Iterator[Reason]:
         yield Reason(
             "not_due", {"at": job.next_run_at, "seconds": seconds, "because": because, "failures": job.fail_count}
         )
-    if job.name in about.paused:
-        yield Reason("paused", {"name": job.name})
+    if (pause := about.paused.get(job.name)) is not None:
+        yield Reason("paused", {"name": job.name, **pause.facts})
     missing = no_instance_runs(job.name, about.instances)
     if missing is not None:
         yield missing

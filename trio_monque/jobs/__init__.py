@@ -19,6 +19,7 @@ from .job_parts import (
 from .job_query import JobFilter, JobSort
 from .job_selector import JobSelector, Selection
 from .minutes import Figures, Histogram, Minute
+from .name_pause import NamePause
 from .new_job import NewJob
 from .outcomes import Discard, Retry, Snooze
 from .schedule_preview import SchedulePreview
@@ -54,6 +55,7 @@ __all__ = [
     "JobSort",
     "JobStatus",
     "Minute",
+    "NamePause",
     "NewJob",
     "QueueDepth",
     "QueueStats",

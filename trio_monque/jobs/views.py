@@ -22,8 +22,9 @@ class CursorPage:
         cursor: Where the next page in the same direction begins; None for an empty page.
         has_next_page: Whether jobs follow. For a page that was read backward: whether a cursor was given.
         has_previous_page: Whether jobs precede. For a page that was read forward: whether a cursor was given.
-        is_capped: Few jobs match the filter, and the search stopped before the page was full. Continue at `cursor`.
-        examined: How many jobs the search looked through, if it is capped; otherwise None.
+        is_capped: The search stopped before the page was full: few jobs match the filter, or the jobs are large.
+            Continue at `cursor`.
+        examined: How many jobs the search looked through, if it is capped and that is known; otherwise None.
     """
 
     jobs: Sequence[Job]
@@ -70,8 +71,8 @@ class Found:
     Attributes:
         jobs: In the order of reading.
         frontier: The place up to which all matching jobs were found; None for the end of the order.
-        is_capped: The search stopped at `frontier`, at the limit of documents that are examined.
-        examined: How many documents the search that stopped looked through; None if none stopped.
+        is_capped: The search stopped at `frontier`, at the limit of documents that are examined, or of bytes.
+        examined: How many documents the search that stopped looked through; None if none stopped, or if it is unknown.
     """
 
     jobs: Sequence[Job]

@@ -98,7 +98,13 @@ def assembled(
     own = Workers.copied(workers)
     own.check_loop("trio" if loop is ON_TRIO else "asyncio")
     client = ClientParts.of(
-        ClientContext.of(db, config, workers_here=lambda: _workers_here(engine, own), worker_here=own.get),
+        ClientContext.of(
+            db,
+            config,
+            workers_here=lambda: _workers_here(engine, own),
+            worker_here=own.get,
+            instance_id=config.instance_id,
+        ),
         loop.call_listener,
     )
     client.event_delivery.add_all({} if listeners is None else listeners)

@@ -13,7 +13,7 @@ from pymongo import MongoClient
 from pymongo.encryption import ClientEncryption
 from pymongo.encryption_options import AutoEncryptionOpts
 
-from trio_monque import Monque, NewJob, RunningJob, Workers, open_scheduler
+from trio_monque import JobFilter, Monque, NewJob, RunningJob, Workers, open_scheduler
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.store.driver.types import Database
 from trio_monque.testing import drain
@@ -51,6 +51,19 @@ async def test_handlers_get_decrypted_data(
     async with open_scheduler(decrypting, workers) as scheduler:
         await drain(scheduler)
     assert found == [{"value": "secret"}] * 3 * number_of_names
+
+
+async def test_pages_are_decrypted_and_lead_on(secret_and_db: tuple[Binary, Database]) -> None:
+    secret, db = secret_and_db
+    monque = Monque(db)
+    jobs = [await monque.enqueue("greet", {"value": secret}) for _ in range(3)]
+    questions: list[dict[str, Any]] = [{}, {"sort": "created_at", "filter": JobFilter(name="greet")}]
+    for options in questions:  # The second one is a pipeline.
+        first = await monque.get_jobs_with_cursor(limit=2, **options)
+        second = await monque.get_jobs_with_cursor(limit=2, cursor=first.cursor, **options)
+        assert [job.id for job in (*first.jobs, *second.jobs)] == [job.id for job in jobs]
+        assert {job.data["value"] for job in (*first.jobs, *second.jobs)} == {"secret"}
+        assert (first.has_next_page, second.has_next_page) == (True, False)
 
 
 async def test_broken_documents_are_found(secret_and_db: tuple[Binary, Database], db: Database) -> None:

@@ -15,7 +15,7 @@ from tests.support.internals import candidates_of, interference_of, names_known_
 from tests.support.thoroughly import one_in
 from trio_monque import Monque, NewJob, RunningJob, Scheduler, Worker, Workers, open_scheduler
 from trio_monque.engine.contention import Contention
-from trio_monque.errors import InvalidJobIdentifierError, MonqueConnectionError
+from trio_monque.errors import InvalidJobIdentifierError, InvalidOptionError, MonqueConnectionError
 from trio_monque.scheduler import paused_names
 from trio_monque.store.driver.types import Collection, Database
 from trio_monque.testing import SchedulerOpener, drain, fail_next, quiesce
@@ -324,3 +324,16 @@ async def test_pause_while_candidates_come_from_all_over_the_queue_ends_no_sched
             await scheduler.enqueue_many([NewJob(name="a"), NewJob(name="b")])
             await drain(scheduler)
     assert work.started == ["b", "b"]
+
+
+async def test_pause_keeps_who_made_it_and_a_scheduler_is_its_instance(
+    open_test_scheduler: SchedulerOpener, monque: Monque
+) -> None:
+    async with open_test_scheduler(Jobs().workers, instance_id="worker-1") as scheduler:
+        await scheduler.pause("a")
+        await scheduler.pause("b", by="dana")
+    await monque.pause("c")
+    await monque.pause("a", by="mallory")
+    assert [(one.name, one.by) for one in await monque.pauses()] == [("a", "worker-1"), ("b", "dana"), ("c", None)]
+    with pytest.raises(InvalidOptionError, match="by"):
+        await monque.pause("d", by=5)  # type: ignore[arg-type]

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from ...diagnosis.findings import SEVERITIES, Finding, Severity
 from ...store.reads.diagnosis.caps import Count
+from ..output import since_and_by
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +88,8 @@ def _fields_of(finding: Finding) -> dict[str, Any]:
         fields["quoted"] = quote(given["name"])
     if "similar" in given:
         fields["suggestion"] = f"; one runs {given['similar']!r}" if given["similar"] else ""
+    if "by" in given:
+        fields["since_and_by"] = since_and_by(given["since"], given["by"])
     if (own := _OWN_TEXTS.get(finding.kind)) is not None:
         fields |= own(given)
     words = KINDS[finding.kind]
@@ -336,7 +339,7 @@ _say(
 )
 _say(
     "paused-name",
-    "The name {name!r} is paused. Due jobs of it: {due}.",
+    "The name {name!r} is paused{since_and_by}. Due jobs of it: {due}.",
     "Resume it when its jobs may run: `trio-monque resume {quoted}`.",
 )
 _say(

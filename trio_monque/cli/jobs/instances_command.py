@@ -12,8 +12,9 @@ from ...store.jobs.job_json import iso
 from ...store.reads.diagnosis.caps import Count
 from ...store.reads.diagnosis.held_jobs import numbers_held
 from ..exit_statuses import SUCCEEDED
-from ..output import print_json, print_records, since
+from ..output import print_json, print_records, since, since_and_by
 from .access import JobsAccess, jobs_options
+from .pause_resume import pauses_as_json
 
 _EXAMPLES: Final = """\b
 Examples:
@@ -33,10 +34,10 @@ def instances(access: JobsAccess) -> int:
     An instance that ended in order has no entry. One that is dead keeps its entry until another instance removes it.
     Monque for Node works without entries.
     """
-    found, paused = access.client.instances(), access.client.paused()
+    found, pauses = access.client.instances(), access.client.pauses()
     held = numbers_held(access.jobs)
     if access.as_json:
-        print_json({"instances": [_as_json(one, held.get(one.id, Count())) for one in found], "paused": paused})
+        print_json({"instances": [_as_json(one, held.get(one.id, Count())) for one in found], **pauses_as_json(pauses)})
         return SUCCEEDED
     now = access.now()
     print_records(
@@ -56,8 +57,8 @@ def instances(access: JobsAccess) -> int:
         ],
         f"no instance has an entry in {access.name}",
     )
-    if paused:
-        click.echo(f"\npaused: {', '.join(map(one_line, paused))}")
+    if pauses:
+        click.echo(f"\npaused: {', '.join(one_line(one.name) + since_and_by(one.since, one.by) for one in pauses)}")
     return SUCCEEDED
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from ...diagnosis.reasons import no_instance_runs
 from ...error_types import MonqueError
-from ..output import warn
+from ..output import since_and_by, warn
 from .access import JobsAccess
 from .why_not_now import sentence_about_name
 
@@ -15,7 +15,7 @@ def warn_about(access: JobsAccess, names: Iterable[str], *, pauses: bool) -> Non
     """Warn on standard error about each name that no live instance runs, and with `pauses` if it is paused."""
     try:
         instances = access.client.instances()
-        paused = set(access.client.paused()) if pauses else set()
+        paused = {one.name: one for one in access.client.pauses()} if pauses else {}
     except MonqueError as error:
         # What the command was for is done. It must not end as if it were not.
         warn(f"could not look whether an instance runs the name: {error}")
@@ -23,5 +23,5 @@ def warn_about(access: JobsAccess, names: Iterable[str], *, pauses: bool) -> Non
     for name in names:
         if (problem := no_instance_runs(name, instances)) is not None:
             warn(f"warning: {sentence_about_name(problem)}")
-        if name in paused:
-            warn(f"warning: {name!r} is paused: `trio-monque resume {name}`")
+        if (pause := paused.get(name)) is not None:
+            warn(f"warning: {name!r} is paused{since_and_by(pause.since, pause.by)}: `trio-monque resume {name}`")

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import getpass
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import click
 
-from ...safe_text import one_line
+from ...jobs.name_pause import NamePause
 from ...store.jobs.bulk_writes import last_id
+from ...store.jobs.job_json import iso
 from ..exit_statuses import SUCCEEDED
-from ..output import print_json
+from ..output import print_json, print_records
 from .access import JobsAccess, jobs_options
 from .name_warnings import warn_about
 
@@ -37,16 +39,18 @@ def pause(access: JobsAccess, *, names: tuple[str, ...]) -> int:
     Instances of Monque for Node do not honour a pause.
     """
     if not names:
-        paused = [*access.client.paused()]
+        pauses = access.client.pauses()
         if access.as_json:
-            print_json({"paused": paused})
+            print_json(pauses_as_json(pauses))
         else:
-            click.echo("\n".join(map(one_line, paused)) or f"nothing is paused on {access.name}")
+            records = [{"name": one.name, "since": one.since, "by": one.by} for one in pauses]
+            print_records(records, f"nothing is paused on {access.name}")
         return SUCCEEDED
     if last_id(access.jobs) is None and not access.client.instances():
         # The pause would make a collection beside one that is not there.
         raise click.UsageError(f"{access.name} has neither jobs nor instances: is the database or --collection right?")
-    changed = {name: access.client.pause(name) for name in dict.fromkeys(names)}
+    by = _user()
+    changed = {name: access.client.pause(name, by=by) for name in dict.fromkeys(names)}
     return _report(access, changed, "paused {}", "{} was paused already")
 
 
@@ -59,10 +63,28 @@ def resume(access: JobsAccess, *, names: tuple[str, ...]) -> int:
     return _report(access, changed, "resumed {}", "{} was not paused")
 
 
+def _user() -> str | None:
+    """Return the user of the operating system; None for one without a name, as in some containers."""
+    try:
+        return getpass.getuser()
+    except (KeyError, ImportError, OSError):
+        return None
+
+
+def pauses_as_json(pauses: Sequence[NamePause]) -> dict[str, object]:
+    """Return the paused names, and what else is known of each pause."""
+    return {
+        "paused": [one.name for one in pauses],
+        "pauses": [{"name": one.name, "since": one.since and iso(one.since), "by": one.by} for one in pauses],
+    }
+
+
 def _report(access: JobsAccess, changed: Mapping[str, bool], line: str, line_if_unchanged: str) -> int:
     """Print what the command did to each name; return its exit status."""
     if access.as_json:
-        print_json({"paused": [*access.client.paused()], "changed": [name for name, has in changed.items() if has]})
+        print_json(
+            {**pauses_as_json(access.client.pauses()), "changed": [name for name, has in changed.items() if has]}
+        )
     else:
         for name, has_changed in changed.items():
             click.echo((line if has_changed else line_if_unchanged).format(name))

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from ...diagnosis.reasons import Reason
 from ...jobs.job import Job
-from ..output import counted, duration, moment
+from ..output import counted, duration, moment, since_and_by
 
 Values = Mapping[str, Any]
 
@@ -119,7 +119,9 @@ _ABOUT_NAME: Final[Mapping[str, Callable[[Values], str]]] = {
 _SENTENCES: Final[Mapping[str, Callable[[Values, Job], str]]] = {
     "has_owner": _has_owner,
     "not_due": _not_due,
-    "paused": lambda values, _: f"Its name is paused: `trio-monque resume {values['name']}`.",
+    "paused": lambda values, _: (
+        f"Its name is paused{since_and_by(values['since'], values['by'])}: `trio-monque resume {values['name']}`."
+    ),
     **{kind: lambda values, _, say=say: say(values) for kind, say in _ABOUT_NAME.items()},  # type: ignore[misc]
     "is_due": _is_due,
     "is_served": _is_served,

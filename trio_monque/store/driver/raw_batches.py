@@ -22,6 +22,11 @@ GATHERED_BYTES: Final = 2**20
 class RawBatches(Protocol):
     """The batches that a query finds. Closing it closes the cursor of the server."""
 
+    @property
+    def alive(self) -> bool:
+        """Whether there may be further batches."""
+        ...
+
     def __iter__(self) -> Iterator[bytes]: ...
 
     def __next__(self) -> bytes: ...
@@ -44,11 +49,24 @@ def aggregated_in_batches(collection: Collection, *args: Any, **options: Any) ->
     return _Gathered(_raw(collection).aggregate(*args, **options))
 
 
+def number_in(batch: bytes) -> int:
+    """Return how many documents a batch has. Each begins with its size."""
+    number = place = 0
+    while place < len(batch):
+        place += int.from_bytes(batch[place : place + 4], "little")
+        number += 1
+    return number
+
+
 class _Gathered:
     """Documents that come one by one, gathered."""
 
     def __init__(self, cursor: Cursor[RawBSONDocument] | CommandCursor[RawBSONDocument]) -> None:
         self._cursor = cursor
+
+    @property
+    def alive(self) -> bool:
+        return self._cursor.alive
 
     def __iter__(self) -> Self:
         return self

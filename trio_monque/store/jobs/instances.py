@@ -14,7 +14,9 @@ from pymongo import errors as driver
 
 from ...jobs.instance import Instance
 from ...jobs.job import Job
+from ...jobs.name_pause import LONGEST_BY, NamePause
 from ...log import logger_of
+from ...safe_text import plain
 from ..codec import LENIENT
 from ..driver.commands import command
 from ..driver.types import Collection
@@ -105,15 +107,12 @@ def read_all(jobs: JobCollection) -> Sequence[Instance]:
 
 
 @command("read the entries and the pauses", writes=False)
-def read_fleet(jobs: JobCollection) -> tuple[Sequence[Instance], frozenset[str]]:
-    """Return all entries, by id, and the names that are paused: the whole collection but the locks."""
+def read_fleet(jobs: JobCollection) -> tuple[Sequence[Instance], Mapping[str, NamePause]]:
+    """Return all entries, by id, and the pauses, by name: the whole collection but the locks."""
     documents = list(_beside(jobs).find({"$or": [_IS_ENTRY, _IS_PAUSE]}, sort=[("_id", 1)]))
-    pauses = [one["_id"] for one in documents if str(one["_id"]).startswith(PAUSE)]
-    entries = [_instance(one) for one in documents if one["_id"] not in pauses]
-    return (
-        [instance for instance in entries if instance is not None],
-        frozenset(one.removeprefix(PAUSE) for one in pauses),
-    )
+    pauses = [_pause(one) for one in documents if str(one["_id"]).startswith(PAUSE)]
+    entries = [_instance(one) for one in documents if not str(one["_id"]).startswith(PAUSE)]
+    return [instance for instance in entries if instance is not None], {one.name: one for one in pauses}
 
 
 @command("look for claims under the instance's id", writes=False)
@@ -195,10 +194,11 @@ def _instance(document: Mapping[str, Any]) -> Instance | None:
 
 
 @command("pause the name")
-def pause(jobs: JobCollection, name: str, now: datetime) -> bool:
-    """Pause the name; return whether it was not paused before."""
+def pause(jobs: JobCollection, name: str, now: datetime, by: str | None = None) -> bool:
+    """Pause the name; return whether it was not paused before. A pause keeps the moment and who made it."""
+    made = {"pausedAt": now, **({} if by is None else {"by": by})}
     try:
-        written = _beside(jobs).update_one({"_id": PAUSE + name}, {"$setOnInsert": {"pausedAt": now}}, upsert=True)
+        written = _beside(jobs).update_one({"_id": PAUSE + name}, {"$setOnInsert": made}, upsert=True)
     except driver.DuplicateKeyError:
         return False  # Another client paused it at the same moment.
     return written.upserted_id is not None
@@ -214,6 +214,22 @@ def resume(jobs: JobCollection, name: str) -> bool:
 def paused(jobs: JobCollection) -> frozenset[str]:
     """Return the names that are paused."""
     return frozenset(document["_id"].removeprefix(PAUSE) for document in _beside(jobs).find(_IS_PAUSE, {"_id": True}))
+
+
+@command("read the pauses", writes=False)
+def pauses(jobs: JobCollection) -> Sequence[NamePause]:
+    """Return the pauses, by name."""
+    return [_pause(document) for document in _beside(jobs).find(_IS_PAUSE, sort=[("_id", 1)])]
+
+
+def _pause(document: Mapping[str, Any]) -> NamePause:
+    # An older release does not write `by`, and a name is paused whatever else its document says.
+    since, by = document.get("pausedAt"), document.get("by")
+    return NamePause(
+        document["_id"].removeprefix(PAUSE),
+        since if isinstance(since, datetime) else None,
+        plain(by, LONGEST_BY) if isinstance(by, str) and by else None,
+    )
 
 
 # --- Locks ---

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from typing import Any, Final, TypeVar
 
 from ...jobs.cursors import Anchor, anchor_of
-from ...jobs.job import Job
 from ...jobs.job_query import JobQuery
 from ...jobs.views import Found
 from ..codec import OWN_OPTIONS
 from ..driver.bounded_counts import first_of
-from ..driver.types import ClientSession, Collection
+from ..driver.raw_batches import RawBatches, aggregated_in_batches, found_in_batches
+from ..driver.types import ClientSession
 from ..fields import BUT_HEAVY, FIELD
 from ..job_collection import JobCollection
 from ..jobs import indexes
 from ..jobs.index_scans import IndexScan
+from .bounded_bytes import ReadJobs, read_jobs
 
 T = TypeVar("T")
 
@@ -35,6 +36,7 @@ class PageReader:
         query: What the page asks for.
         cap: The number of documents to read at most; None for any number.
         light: Leave out large fields.
+        most_bytes: After this many bytes of jobs, read no further ones; None for any number.
         session: A session with a snapshot, or None.
     """
 
@@ -43,6 +45,7 @@ class PageReader:
     query: JobQuery
     cap: int | None
     light: bool
+    most_bytes: int | None
     session: ClientSession | None
 
     def read(self, wanted: int) -> Found:
@@ -59,13 +62,21 @@ class PageReader:
                 # further than what was filtered, as other programs delete jobs meanwhile; and the next page would miss
                 # some.
                 stopped, window, is_bounded = self.capped_at(), None, True
-            found, number = self._decoded(size, window, stopped)
+            part = self._decoded(size, window, stopped)
+            found = part.jobs
             if len(found) >= wanted:
                 found = found[:wanted]
                 return Found(jobs=found, frontier=anchor_of(found[-1], self.scan.by))
-            if number < size and window is None:
-                return Found(jobs=found, frontier=stopped, is_capped=stopped is not None)
-            if number == size:
+            if part.is_cut:
+                # How many the server looked through is known only if it compares nothing but the bounds of the scan.
+                examined = None if self.scan.residual else part.number
+                return Found(jobs=found, frontier=anchor_of(found[-1], self.scan.by), is_capped=True, examined=examined)
+            if part.number < size and window is None:
+                is_capped = stopped is not None
+                return Found(
+                    jobs=found, frontier=stopped, is_capped=is_capped, examined=self.cap if is_capped else None
+                )
+            if part.number == size:
                 size *= _GROWTH  # Some documents are not jobs: read them again, and more.
             window = window and window * _GROWTH
 
@@ -78,40 +89,30 @@ class PageReader:
         descending = self.query.descending
         return self.scan.ranges(self.query.anchor, until, descending=descending, with_residual=with_residual)
 
-    def _decoded(self, size: int, window: int | None, until: Anchor | None) -> tuple[list[Job], int]:
-        """Return the jobs among the first `size` matching documents up to that place, and the number of documents."""
-        number = 0
+    def _decoded(self, size: int, window: int | None, until: Anchor | None) -> ReadJobs:
+        """Return the jobs among the first `size` matching documents up to that place."""
 
-        def counted(collection: Collection) -> Iterable[Any]:
-            nonlocal number
-            documents = list(self._hinted(partial(self._documents, collection, size, window, until)))
-            number = len(documents)
-            return documents
+        def read(hint: str | None) -> ReadJobs:
+            return read_jobs(self.jobs, self._batches(size, window, until, hint), self.most_bytes)
 
-        return self.jobs.decoded(counted), number
+        return self._hinted(read)
 
     def _hinted(self, read: Callable[[str | None], T]) -> T:
         return indexes.hinted(self.scan.index, read, is_needed=self.scan.is_index_needed)
 
-    def _documents(
-        self, collection: Collection, size: int, window: int | None, until: Anchor | None, hint: str | None
-    ) -> list[Any]:
-        order = self.scan.order(descending=self.query.descending)
+    def _batches(self, size: int, window: int | None, until: Anchor | None, hint: str | None) -> RawBatches:
+        collection, order = self.jobs.collection, self.scan.order(descending=self.query.descending)
         if window is None:
             projection = BUT_HEAVY if self.light else None
             wanted = self._ranges(until, with_residual=True)
-            found = collection.find(wanted, projection, sort=order, limit=size, hint=hint, session=self.session)
-            return list(found)
-        return list(
-            collection.aggregate(
-                [
-                    *first_of(self._ranges(with_residual=False), window, dict(order)),
-                    *first_of(self.scan.residual, size),
-                ],
-                session=self.session,
-                **indexes.hinting(hint),
+            return found_in_batches(
+                collection, wanted, projection, sort=order, limit=size, hint=hint, session=self.session
             )
-        )
+        steps = [
+            *first_of(self._ranges(with_residual=False), window, dict(order)),
+            *first_of(self.scan.residual, size),
+        ]
+        return aggregated_in_batches(collection, steps, session=self.session, **indexes.hinting(hint))
 
     def capped_at(self) -> Anchor | None:
         """Return the place of the cap; None if there are fewer documents. Reads the index alone."""

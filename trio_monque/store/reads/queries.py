@@ -25,6 +25,7 @@ from ..fields import FIELD
 from ..job_collection import JobCollection
 from ..jobs import indexes
 from ..jobs.index_scans import IndexScan, ScansByName, scans_of, scans_of_fields
+from .bounded_bytes import MOST_BYTES
 from .page_reader import PageReader
 
 T = TypeVar("T")
@@ -86,7 +87,10 @@ def get_jobs(jobs: JobCollection, query: JobQuery) -> Sequence[Job]:
 
 @command("read a page of jobs", writes=False)
 def get_page(jobs: JobCollection, query: JobQuery, most_examined: int | None = None) -> Found:
-    """Return one job more than the limit, if there is one; what is not a job is left out, and logged once."""
+    """Return one job more than the limit, if there is one; what is not a job is left out, and logged once.
+
+    It ends early behind large jobs: see `bounded_bytes.py`.
+    """
     wanted = query.limit + 1
     # More than wanted: a page without a filter then never reaches its cap, and needs no query for the place of the cap.
     cap = max(MOST_EXAMINED, wanted + 1) if most_examined is None else most_examined
@@ -136,16 +140,17 @@ def _found(
 ) -> Found:
     seen: dict[ObjectId, Job] = {}
     frontiers = []
-    capped = set[str]()  # Without a snapshot, a scan is read twice.
+    examined = dict[str, int | None]()  # Of those that stopped. Without a snapshot, a scan is read twice.
+    most_bytes = None if cap is None else MOST_BYTES  # A page has both limits, and a list has none.
     for scan in scans:
-        reader = PageReader(jobs, scan, query, cap if scan.is_sorted else None, light, session)
+        reader = PageReader(jobs, scan, query, cap if scan.is_sorted else None, light, most_bytes, session)
         found = reader.read(wanted)
         for job in found.jobs:
             seen.setdefault(job.id, job)
         if found.frontier is not None:
             frontiers.append(found.frontier)
         if found.is_capped:
-            capped.add(scan.index)
+            examined[scan.index] = found.examined
     ordered = sorted(seen.values(), key=lambda job: anchor_of(job, query.sort.by).key, reverse=query.descending)
     if not frontiers:
         end = anchor_of(ordered[wanted - 1], query.sort.by) if len(ordered) > wanted else None
@@ -154,8 +159,9 @@ def _found(
     # those of the other scans.
     frontier = (max if query.descending else min)(frontiers, key=lambda anchor: anchor.key)
     known = [job for job in ordered if not _is_behind(anchor_of(job, query.sort.by), frontier, query)]
-    examined = None if cap is None or not capped else cap * len(capped)
-    return Found(jobs=known[:wanted], frontier=frontier, is_capped=bool(capped), examined=examined)
+    numbers = [one for one in examined.values() if one is not None]
+    in_all = sum(numbers) if numbers and len(numbers) == len(examined) else None
+    return Found(jobs=known[:wanted], frontier=frontier, is_capped=bool(examined), examined=in_all)
 
 
 def _is_behind(anchor: Anchor, frontier: Anchor, query: JobQuery) -> bool:

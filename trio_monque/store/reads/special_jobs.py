@@ -12,12 +12,13 @@ from pymongo import ASCENDING
 from ...jobs.job import JobStatus
 from ...jobs.views import JobList, ScheduleBrief
 from ..codec import LENIENT
-from ..driver.bounded_counts import first_of
+from ..driver.bounded_counts import Stages, first_of
 from ..driver.commands import command
-from ..driver.types import Collection
+from ..driver.raw_batches import aggregated_in_batches, found_in_batches
 from ..fields import FIELD
 from ..job_collection import JobCollection
 from ..jobs import indexes
+from .bounded_bytes import ReadJobs, read_jobs
 
 MOST_READ: Final = 5_000
 """Jobs that are read to find those that recur, if the index of schedules is missing."""
@@ -35,13 +36,13 @@ def running_jobs(jobs: JobCollection, instance: str | None, most: int) -> JobLis
     if instance is not None:
         condition[FIELD["claim.by"]] = instance
 
-    def read(collection: Collection) -> list[Any]:
-        find = partial(collection.find, condition, sort={_SINCE: ASCENDING}, limit=most + 1)
+    def longest_first(hint: str | None) -> ReadJobs:
         # The server sorts the keys, and reads the documents of the first ones only.
-        return indexes.hinted(indexes.HELD, lambda hint: list(find(hint=hint)))
+        order = {_SINCE: ASCENDING}
+        return read_jobs(jobs, found_in_batches(jobs.collection, condition, sort=order, limit=most + 1, hint=hint))
 
-    found, others = jobs.sorted_out(read)
-    return JobList(jobs=found[:most], is_capped=len(found) + len(others) > most)
+    found = indexes.hinted(indexes.HELD, longest_first)
+    return JobList(jobs=found.jobs[:most], is_capped=found.is_cut or found.number > most)
 
 
 @command("read the schedules", writes=False)
@@ -53,19 +54,22 @@ def recurring_jobs(jobs: JobCollection, most: int) -> JobList:
     """
     is_without_index = False
 
-    def read(collection: Collection) -> list[Any]:
-        def by_next_run(hint: str | None) -> list[Any]:
-            nonlocal is_without_index
-            is_without_index = hint is None
-            if hint is None:
-                return _with_unique_key(collection, most)
-            order = {_DUE: ASCENDING, FIELD["id"]: ASCENDING}
-            return list(collection.find({_CRON: {"$exists": True}}, sort=order, limit=most + 1, hint=hint))
+    def among_unique_keys(hint: str | None) -> ReadJobs:
+        steps = _with_unique_key(most, MOST_READ)
+        return read_jobs(jobs, aggregated_in_batches(jobs.collection, steps, **indexes.hinting(hint)))
 
-        return indexes.hinted(indexes.SCHEDULES, by_next_run)
+    def by_next_run(hint: str | None) -> ReadJobs:
+        nonlocal is_without_index
+        is_without_index = hint is None
+        if hint is None:
+            return indexes.hinted(indexes.UNIQUE_KEY, among_unique_keys)
+        order = {_DUE: ASCENDING, FIELD["id"]: ASCENDING}
+        recurring = {_CRON: {"$exists": True}}
+        return read_jobs(jobs, found_in_batches(jobs.collection, recurring, sort=order, limit=most + 1, hint=hint))
 
-    found = [job for job in jobs.decoded(read) if job.schedule is not None]
-    return JobList(jobs=found[:most], is_capped=is_without_index or len(found) > most)
+    read = indexes.hinted(indexes.SCHEDULES, by_next_run)
+    found = [job for job in read.jobs if job.schedule is not None]
+    return JobList(jobs=found[:most], is_capped=is_without_index or read.is_cut or len(found) > most)
 
 
 @command("read the schedules in brief", writes=False)
@@ -79,7 +83,9 @@ def schedules_in_brief(jobs: JobCollection, most: int = MOST_IN_BRIEF) -> tuple[
         nonlocal is_without_index
         is_without_index = hint is None
         if hint is None:
-            return _with_unique_key(collection, most, most)
+            # Without the rest of the documents: they may be large.
+            find = partial(collection.aggregate, [*_with_unique_key(most, most), {"$project": shown}])
+            return indexes.hinted(indexes.UNIQUE_KEY, lambda by_key: list(find(**indexes.hinting(by_key))))
         order = {_DUE: ASCENDING, FIELD["id"]: ASCENDING}
         return list(collection.find({_CRON: {"$exists": True}}, shown, sort=order, limit=most + 1, hint=hint))
 
@@ -99,13 +105,11 @@ def schedules_in_brief(jobs: JobCollection, most: int = MOST_IN_BRIEF) -> tuple[
     return brief, is_without_index or len(found) > most
 
 
-def _with_unique_key(collection: Collection, most: int, most_read: int = MOST_READ) -> list[Any]:
+def _with_unique_key(most: int, most_read: int) -> Stages:
+    """Return the stages that find the recurring jobs among live ones with a unique key, next run first."""
     live = {
         FIELD["name"]: {"$gte": ""},
         FIELD["unique_key"]: {"$exists": True},
         _STATUS: {"$in": [JobStatus.PENDING.value, JobStatus.PROCESSING.value]},
     }
-    steps = [*first_of(live, most_read), {"$match": {_CRON: {"$exists": True}}}, {"$sort": {_DUE: ASCENDING}}]
-    steps.append({"$limit": most + 1})
-    find = partial(collection.aggregate, steps)
-    return indexes.hinted(indexes.UNIQUE_KEY, lambda hint: list(find(**indexes.hinting(hint))))
+    return [*first_of(live, most_read), *first_of({_CRON: {"$exists": True}}, most + 1, {_DUE: ASCENDING})]

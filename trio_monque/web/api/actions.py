@@ -106,18 +106,18 @@ async def _shown(call: Call, job: Job) -> dict[str, Any]:
 async def _permitted(call: Call, action: str) -> Job:
     """Return the job.
 
-    The answer to a caller that may not do this does not depend on whether there is such a job.
+    The answer to a caller that may not do this does not depend on whether there is such a job, and neither does what is
+    done for it: one read, and two questions to the hook, which may read something itself.
     """
     job_id = call.job_id
     call.audit.target = str(job_id)
+    job, problem = None, None
     try:
         job = await call.surface.monque.get_job(job_id)
-    except BrokenDocumentError:
-        if not await call.may(action):
-            raise RefusedRequestError(403, DENIED) from None
-        raise
-    if job is not None and await call.may(action, job):
+    except BrokenDocumentError as error:
+        problem = error
+    if await call.may(action, job) and job is not None:
         return job
     if not await call.may(action):
         raise RefusedRequestError(403, DENIED)
-    raise RefusedRequestError(404, NOT_FOUND)
+    raise problem or RefusedRequestError(404, NOT_FOUND)

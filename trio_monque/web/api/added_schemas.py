@@ -110,6 +110,8 @@ _NAME_OVERVIEW: Final = closed(
         "oldestDueAge": or_null(WHOLE),
         "longestRun": or_null(WHOLE),
         **dict.fromkeys(("isPaused", "isServed", "isLate"), FLAG),
+        "pausedSince": or_null(MOMENT),
+        "pausedBy": or_null(TEXT),
     }
 )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from ...error_types import MonqueConnectionError
@@ -114,7 +115,7 @@ async def act_by_ids(call: Call) -> dict[str, Any]:
 
 async def pause_name(call: Call) -> dict[str, Any]:
     """Pause a name in the whole fleet."""
-    return await _set_pause(call, "pause", call.surface.monque.pause, is_paused=True)
+    return await _set_pause(call, "pause", partial(call.surface.monque.pause, by=call.audit.user), is_paused=True)
 
 
 async def resume_name(call: Call) -> dict[str, Any]:

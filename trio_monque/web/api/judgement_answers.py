@@ -55,6 +55,8 @@ def _name_as_json(name: str, one: NameOverview) -> dict[str, Any]:
         "oldestDueAge": _milliseconds(one.oldest_due_age),
         "longestRun": _milliseconds(one.longest_run),
         "isPaused": one.is_paused,
+        "pausedSince": None if one.pause is None or one.pause.since is None else iso(one.pause.since),
+        "pausedBy": None if one.pause is None else one.pause.by,
         "isServed": one.is_served,
         "isLate": one.is_late,
     }

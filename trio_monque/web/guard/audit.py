@@ -35,13 +35,19 @@ class Audit:
         return cls("", None)
 
     @property
-    def caller(self) -> str:
-        """The user, or else the address."""
+    def user(self) -> str | None:
+        """The user; None if the context has none."""
         try:
             user = getattr(self.context, "user", None)
-            return self._address if user is None else str(user)
+            return None if user is None else str(user)
         except Exception:  # noqa: BLE001  # For example, `request.user` of Starlette without its authentication.
-            return self._address
+            return None
+
+    @property
+    def caller(self) -> str:
+        """The user, or else the address."""
+        user = self.user
+        return self._address if user is None else user
 
     def conclude(self, status: int) -> DashboardActed | None:
         """Write the line, with the status of the answer, and return the event of it; None where nothing is written."""

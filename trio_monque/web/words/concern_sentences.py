@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from ...diagnosis.concerns import Concern
-from .lengths import counted, length, moment
+from .lengths import counted, length, moment, since_and_by
 
 Values = Mapping[str, Any]
 
@@ -54,5 +54,7 @@ _SENTENCES: Final[Mapping[str, Callable[[Values], str]]] = {
     "silent_instance": _silent,
     "late": _late,
     "schedule_failed": _schedule_failed,
-    "paused": lambda values: f"{values['name']} is paused, with {_due_jobs(values)}.",
+    "paused": lambda values: (
+        f"{values['name']} is paused{since_and_by(values['since'], values['by'])}, with {_due_jobs(values)}."
+    ),
 }

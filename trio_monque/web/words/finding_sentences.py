@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from ...diagnosis.findings import Finding
-from .lengths import length
+from .lengths import length, since_and_by
 
 HIDDEN: Final = "(hidden)"
 
@@ -30,6 +30,8 @@ def _texts_of(values: Mapping[str, Any]) -> Mapping[str, str]:
             texts[name] = length(values[name])
     if "is_ahead" in values:
         texts["direction"] = "ahead of" if values["is_ahead"] else "behind"
+    if "by" in values:
+        texts["since_and_by"] = since_and_by(values["since"], values["by"])
     if "similar" in values:
         texts["hint"] = f" One runs {values['similar']}: is the name misspelt?" if values["similar"] else ""
     if "share" in values:
@@ -191,7 +193,10 @@ _TEXTS: Final[Mapping[str, tuple[str, str]]] = {
     ),
     "unknown-name": ("No live instance runs the name {name}. Pending jobs of it: {pending}.{hint}", _START),
     "no-such-name": ("No job has the name {name}, and no live instance runs it.{hint}", "Check the name."),
-    "paused-name": ("The name {name} is paused. Due jobs of it: {due}.", "Resume it when its jobs may run."),
+    "paused-name": (
+        "The name {name} is paused{since_and_by}. Due jobs of it: {due}.",
+        "Resume it when its jobs may run.",
+    ),
     "backlog": (
         "Due jobs of the name {name}: {due}, the oldest for {ago}.",
         "The instances do not keep up: start further ones, or raise the concurrency of that worker.",

@@ -25,6 +25,11 @@ def moment(value: datetime) -> str:
     return f"{value:%Y-%m-%d %H:%M:%S} UTC"
 
 
+def since_and_by(since: datetime | None, by: str | None) -> str:
+    """Return since when something is so and by whom, with a space before it; "" if neither is known."""
+    return ("" if since is None else f" since {moment(since)}") + ("" if by is None else f" by {by}")
+
+
 def counted(number: int, noun: str) -> str:
     """Return a number with its noun, such as "1 job" or "1,204 jobs"."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from ...diagnosis.reasons import Reason
-from .lengths import counted, length, moment
+from .lengths import counted, length, moment, since_and_by
 
 Values = Mapping[str, Any]
 
@@ -74,7 +74,7 @@ _SENTENCES: Final[Mapping[str, Callable[[Values], str]]] = {
         "Cancel it and retry it."
     ),
     "not_due": _not_due,
-    "paused": lambda values: f"The name {values['name']} is paused.",
+    "paused": lambda values: f"The name {values['name']} is paused{since_and_by(values['since'], values['by'])}.",
     "no_instances": lambda _: "No live instance has an entry in the database. Monque for Node works without entries.",
     "all_draining": lambda _: "Each instance that runs its name is shutting down, and claims nothing more.",
     "not_served": _not_served,
