@@ -37,11 +37,22 @@ class Audit:
     @property
     def caller(self) -> str:
         """The user, or else the address."""
+        user = self._user
+        return self._address if user is None else user
+
+    @property
+    def rates_key(self) -> str:
+        """The caller, for what is counted: a user who is called like an address is another one."""
+        user = self._user
+        return f"address {self._address}" if user is None else f"user {user}"
+
+    @property
+    def _user(self) -> str | None:
         try:
             user = getattr(self.context, "user", None)
-            return self._address if user is None else str(user)
+            return None if user is None else str(user)
         except Exception:  # noqa: BLE001  # For example, `request.user` of Starlette without its authentication.
-            return self._address
+            return None
 
     def conclude(self, status: int) -> DashboardActed | None:
         """Write the line, with the status of the answer, and return the event of it; None where nothing is written."""
