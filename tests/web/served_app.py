@@ -26,7 +26,7 @@ if "batch" in ORDER:  # For a test that ends the server in the middle of an acti
     vars(bulk)["MOST_IN_A_BATCH"] = ORDER["batch"]
 
 client = MongoClient[Any](ORDER["uri"], tz_aware=True)
-manage = create_app(Monque(client[ORDER["database"]]), authorize=allow_all)
+manage = create_app(Monque(client[ORDER["database"]]), authorize=allow_all, allowed_hosts=ORDER.get("hosts"))
 
 
 def secret(request: Request) -> Response:

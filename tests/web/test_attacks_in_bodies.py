@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gzip
-from typing import Final
+from typing import Any, Final
 
 import anyio
 import pytest
@@ -89,3 +89,67 @@ def test_endless_body_is_read_up_to_its_limit(db: Database, loop: str, headers: 
     anyio.run(ask, backend=loop)
     assert sent[0]["status"] == 413
     assert pieces <= (0 if headers else MOST_BYTES // 65536 + 1)
+
+
+OPERATORS: Final[list[Any]] = [
+    {"$ne": None},
+    {"$gt": ""},
+    {"$regex": ".*"},
+    {"$in": ["failed"]},
+    {"$where": "1"},
+    [{}],
+    5,
+    None,
+]
+ROUTES_WITH_BODIES: Final[dict[str, list[str]]] = {
+    "/jobs/actions/count": ["name", "key", "keyPrefix", "errorContains", "errorPrefix", "status", "olderThan", "due"],
+    "/jobs/actions/cancel": ["name", "status", "newerThan", "updatedAtFrom", "everything"],
+    "/jobs/actions/retry": ["name", "status", "updatedAtTo", "everything"],
+    "/jobs/actions/delete": ["name", "status", "errorPrefix", "everything"],
+    "/jobs/actions/by-ids": ["ids", "action"],
+    "/names/actions/pause": ["name"],
+    "/names/actions/resume": ["name"],
+    "/jobs": ["name", "uniqueKey", "onConflict", "runAt", "meta"],
+}
+LEAST: Final[dict[str, dict[str, Any]]] = {
+    "/jobs": {"name": "a"},
+    "/jobs/actions/by-ids": {"action": "delete", "ids": ["a"]},
+}
+
+
+@pytest.mark.parametrize("path", ROUTES_WITH_BODIES)
+def test_operators_in_place_of_values_are_refused(db: Database, jobs: Collection, path: str) -> None:
+    insert(handle(db), unique_key="k")
+    before = list(jobs.find())
+    least = LEAST.get(path, {})
+
+    async def work(ask: Ask) -> None:
+        for field in ROUTES_WITH_BODIES[path]:
+            for value in OPERATORS:
+                if (field, value) == ("meta", {"$gt": ""}):
+                    continue  # Which is a mapping of texts: see below.
+                found = await ask("POST", path, json={**least, field: value})
+                assert found.status_code == 400, (field, value, found.text)
+        for value in ({"$gt": ""}, {"a.b": "c"}, {"$where": "1"}):
+            assert (await ask("POST", path, json={**least, "meta": value})).status_code == 400
+        for key in ("$where", "__proto__", "constructor", "name[$ne]", "filter", ""):
+            assert (await ask("POST", path, json={**least, key: "x"})).status_code == 400
+
+    asking("trio", create_app(Monque(db), authorize=allow_all, allow_enqueue=True), work)
+    assert list(jobs.find()) == before
+
+
+@pytest.mark.parametrize(
+    "kind", ["text/plain; application/json", "application/json+x", "text/json", "application/jsonp", "multipart/mixed"]
+)
+def test_type_that_only_looks_like_json_is_refused(db: Database, jobs: Collection, kind: str) -> None:
+    """Some of these a page of another site can send without asking."""
+    insert(handle(db))
+
+    async def work(ask: Ask) -> None:
+        for headers in ({"content-type": kind}, [("content-type", kind), ("content-type", "application/json")]):
+            found = await ask("POST", "/jobs/actions/delete", headers=headers, content=b'{"everything": true}')
+            assert found.status_code == 415
+
+    asking("trio", create_app(Monque(db), authorize=allow_all), work)
+    assert jobs.count_documents({}) == 1

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import pytest
+from starlette.requests import Request
 
 from tests.support.store import handle, insert
 from tests.web.http import LOOPS, Ask, asking
@@ -121,14 +122,44 @@ def test_request_must_name_one_host(given: list[str]) -> None:
     assert is_known_host(None, given)
 
 
-def test_each_answer_has_the_headers_that_protect_it(db: Database) -> None:
-    async def work(ask: Ask) -> None:
-        for method, path in (("GET", "/health"), ("GET", "/nothing"), ("PUT", "/jobs"), ("GET", "/jobs?x=1")):
-            headers = (await ask(method, path)).headers
-            assert "frame-ancestors 'none'" in headers["content-security-policy"]
-            assert "default-src 'none'" in headers["content-security-policy"]
-            assert headers["x-content-type-options"] == "nosniff"
-            assert headers["cross-origin-resource-policy"] == "same-origin"
-            assert headers["cache-control"] == "no-store"
+PROTECTED: Final[list[tuple[str, str, dict[str, Any], int]]] = [
+    ("GET", "/health", {}, 200),
+    ("GET", "/jobs", {}, 200),
+    ("GET", "/../../openapi.json", {}, 200),
+    ("GET", "/nothing", {}, 404),
+    ("PUT", "/jobs", {}, 405),
+    ("GET", "/jobs?x=1", {}, 400),
+    ("GET", "/jobs?name=" + "x" * 9000, {}, 414),
+    ("GET", "/health", {"headers": {"host": "evil.test"}}, 421),
+    ("DELETE", "/jobs/1", {"headers": {"origin": "http://evil.test"}}, 403),
+    ("DELETE", "/jobs/1", {}, 400),
+    ("DELETE", f"/jobs/{'f' * 24}", {}, 403),
+    ("POST", "/jobs/actions/delete", {"content": b"x" * (1 << 21)}, 413),
+    ("POST", "/jobs/actions/delete", {"content": b"x"}, 415),
+    ("GET", "/overview", {"headers": {"fail": "yes"}}, 500),
+]
 
-    asking("trio", create_app(Monque(db)), work)
+
+@pytest.mark.parametrize(("method", "path", "options", "status"), PROTECTED)
+def test_each_answer_has_the_headers_that_protect_it(
+    db: Database, method: str, path: str, options: dict[str, Any], status: int
+) -> None:
+    """It is in no frame (clickjacking), runs no script, is kept nowhere, and has no type that a browser guesses."""
+
+    async def context(request: Request) -> None:
+        if "fail" in request.headers:
+            raise ZeroDivisionError
+
+    async def work(ask: Ask) -> None:
+        found = await ask(method, path, **options)
+        assert found.status_code == status
+        headers = found.headers
+        policy = headers["content-security-policy"].split("; ")
+        assert {"default-src 'none'", "frame-ancestors 'none'", "base-uri 'none'", "form-action 'self'"} <= {*policy}
+        assert headers["x-content-type-options"] == "nosniff"
+        assert headers["cross-origin-resource-policy"] == headers["cross-origin-opener-policy"] == "same-origin"
+        assert headers["cache-control"] == "no-store"
+        assert headers["content-type"] == "application/json"
+        assert not any(name.startswith("access-control-") for name in headers)
+
+    asking("trio", create_app(Monque(db), context=context, allowed_hosts=["jobs.test"]), work)
