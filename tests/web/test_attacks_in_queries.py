@@ -33,6 +33,18 @@ QUERIES: Final = [
     "limit=1e400",
     "sortBy=__class__",
     "createdAtFrom=9999-12-31T23:59:60Z",
+    "view=full&view=full",
+    "view[]=full",
+    "view=full&key[$regex]=x&name=a",
+    "view=full&name=a&key=x&keyPrefix=x",
+    "view=full&keyPrefix=x",
+    "view=full&errorPrefix[$ne]=x",
+    "view=full&instance[$gt]=",
+    "view=full&instance=a&status=failed",
+    "view=full&direction[]=backward",
+    "view=full&due=%00",
+    "view=full&meta.tenant=acme",
+    "view=full&status[0]=failed&status[$ne]=failed",
 ]
 
 
