@@ -7,6 +7,7 @@ import io
 import pytest
 
 from tests.support.store import handle
+from trio_monque import Monque
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.store.driver.types import Collection, Database
 from trio_monque.store.jobs import indexes
@@ -60,6 +61,14 @@ def test_index_of_a_field_is_created_listed_and_not_dropped(command: Command, db
     known = states(command)
     assert known["trio_monque_by_meta.tenant"].startswith("of another definition")
     assert known["trio_monque_by_meta.$where"] == "surplus"
+
+
+def test_doctor_takes_the_index_of_a_field_for_one_of_ours(db: Database, jobs: Collection) -> None:
+    indexes.ensure(handle(db), also=[indexes.of_field("meta.tenant")])
+    monque = Monque(db)
+    assert "surplus-index" not in {one.kind for one in monque.sync.findings().findings}
+    jobs.create_index("meta.tenant")
+    assert "surplus-index" in {one.kind for one in Monque(db).sync.findings().findings}
 
 
 @pytest.mark.parametrize("path", ["", "meta", "meta.a.b", "meta.$where", "data.a..b", "data.a-b", "status", "data.é"])

@@ -8,6 +8,8 @@ from typing import Any, Final
 
 from pymongo import MongoClient
 from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.middleware.base import BaseHTTPMiddleware, RequestResponseEndpoint
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Mount, Route
@@ -26,7 +28,7 @@ if "batch" in ORDER:  # For a test that ends the server in the middle of an acti
     vars(bulk)["MOST_IN_A_BATCH"] = ORDER["batch"]
 
 client = MongoClient[Any](ORDER["uri"], tz_aware=True)
-manage = create_app(Monque(client[ORDER["database"]]), authorize=allow_all)
+manage = create_app(Monque(client[ORDER["database"]]), authorize=allow_all, allowed_hosts=ORDER.get("hosts"))
 
 
 def secret(request: Request) -> Response:
@@ -36,3 +38,10 @@ def secret(request: Request) -> Response:
 
 mount = ORDER.get("mount", "/admin")
 app = Starlette(routes=[Route("/secret", secret), Mount(mount, manage)]) if mount else manage
+
+if "middleware" in ORDER:  # As `@app.middleware("http")` of FastAPI makes it.
+
+    async def passed_on(request: Request, call_next: RequestResponseEndpoint) -> Response:
+        return await call_next(request)
+
+    app = Starlette(routes=[Mount("/", app)], middleware=[Middleware(BaseHTTPMiddleware, dispatch=passed_on)])

@@ -46,13 +46,14 @@ def begun(url: str) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.parametrize("host", [{}, {"middleware": True}], ids=["plain", "in middleware"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_action_goes_on_after_its_client_has_left(
-    mongod: EmbeddedServer, db: Database, jobs: Collection, kind: str
+    mongod: EmbeddedServer, db: Database, jobs: Collection, kind: str, host: dict[str, bool]
 ) -> None:
     insert(jobs, 5000)
     number = jobs.count_documents({"status": "completed"})
-    order = {"ORDER": json.dumps({"uri": mongod.uri, "database": db.name, "batch": 100})}
+    order = {"ORDER": json.dumps({"uri": mongod.uri, "database": db.name, "batch": 100, **host})}
     with WebServer(kind, SERVED, order) as server:
         server.wait_until_it_serves()
         found = begun(server.url)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import anyio
+import anyio.to_thread
 import pytest
 from bson import ObjectId
 
@@ -16,6 +17,7 @@ from tests.web.http import LOOPS, Ask, asking
 from trio_monque import Monque
 from trio_monque.store.driver.types import Collection, Database
 from trio_monque.web import allow_all, create_app
+from trio_monque.web.hooks import MOST_HOOKS
 
 UNKNOWN: Final = "f" * 24
 READ_ONLY: Final = (403, {"error": "Management surface is read-only"})
@@ -104,6 +106,58 @@ def test_refused_caller_gets_the_same_answer_for_a_job_and_for_none(db: Database
         return found.status_code, found.content, tuple(sorted(found.headers.items()))
 
     asking("trio", create_app(Monque(db), authorize=deny_all), work)
+
+
+@pytest.mark.parametrize("may_in_general", [False, True])
+def test_refused_caller_is_asked_about_as_often_for_a_job_as_for_none(
+    db: Database, jobs: Collection, may_in_general: bool
+) -> None:
+    """With a slow hook, the time of the answer would show the difference."""
+    job = insert(handle(db))
+    broken = jobs.insert_one({"name": "greet", "status": "pending", "data": None}).inserted_id
+    asked: list[Any] = []
+
+    def authorize(action: str, context: Any, target: Any) -> bool:
+        asked.append(target)
+        return may_in_general and target is None
+
+    async def work(ask: Ask) -> None:
+        for method, path, body in CHANGES[:4]:
+            numbers = set()
+            for one in (job.id, broken, UNKNOWN):
+                asked.clear()
+                status, _ = await answer(ask, method, path.format(one), body)
+                # Who may do it in general may know of a broken document.
+                assert status == 403 or may_in_general
+                numbers.add(len(asked))
+            assert numbers == {2}
+
+    asking("trio", create_app(Monque(db), authorize=authorize), work)
+
+
+def test_many_hooks_that_block_do_not_keep_other_answers_waiting(db: Database) -> None:
+    release = threading.Event()
+    running = threading.Semaphore(0)
+
+    def authorize(action: str, context: Any, target: Any) -> bool:
+        running.release()
+        return release.wait(60)
+
+    async def work(ask: Ask) -> None:
+        async def read() -> None:
+            assert (await ask("GET", "/jobs")).status_code == 200
+
+        async with anyio.create_task_group() as group:
+            for _ in range(2 * MOST_HOOKS):
+                group.start_soon(read)
+            for _ in range(MOST_HOOKS):
+                await anyio.to_thread.run_sync(running.acquire)
+            assert (await ask("GET", "/health")).status_code == 200
+            release.set()
+
+    for loop in LOOPS:
+        release.clear()
+        asking(loop, create_app(Monque(db), authorize=authorize), work)
 
 
 def test_caller_who_may_not_change_this_job_but_others_learns_of_no_job(db: Database) -> None:

@@ -7,7 +7,9 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
+import anyio
 import anyio.to_thread
+from anyio.lowlevel import RunVar
 from starlette.requests import Request
 
 from ..jobs.job import Job
@@ -120,14 +122,29 @@ class Hooks:
 READ: Final = "read"
 METRICS: Final = "metrics"
 """A read of its own, so that a scraper may be allowed nothing else. It shows names of jobs and numbers."""
+MOST_HOOKS: Final = 40
+"""Plain hooks that run at once in one event loop; further ones wait."""
 
 
 async def _called(hook: Callable[..., Any], *arguments: Any) -> Any:
     """Call a hook: a plain one in a thread, because it may block, and all other requests would wait."""
     if _is_async(hook):
         return await hook(*arguments)
-    result = await anyio.to_thread.run_sync(hook, *arguments)
+    result = await anyio.to_thread.run_sync(hook, *arguments, limiter=_threads())
     return await result if isinstance(result, Awaitable) else result
+
+
+def _threads() -> anyio.CapacityLimiter:
+    """Return the threads of plain hooks. Hooks that block must not use up those of the host and of the answers."""
+    try:
+        return _LIMITER.get()
+    except LookupError:
+        limiter = anyio.CapacityLimiter(MOST_HOOKS)
+        _LIMITER.set(limiter)
+        return limiter
+
+
+_LIMITER: Final[RunVar[anyio.CapacityLimiter]] = RunVar("trio_monque.web.hooks")
 
 
 def _is_async(hook: Callable[..., Any]) -> bool:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from typing import Any, Final
 
+from bson import ObjectId
 from pymongo import ASCENDING
 
 from ...jobs.job import JobStatus
@@ -99,10 +100,20 @@ def schedules_in_brief(jobs: JobCollection, most: int = MOST_IN_BRIEF) -> tuple[
             at=one[_DUE],
         )
         for one in found[:most]
-        # Other programs may have written anything.
-        if isinstance(one.get(FIELD["name"]), str) and isinstance(one.get(_DUE), datetime) and _STATUS in one
+        if _is_schedule(one)
     ]
     return brief, is_without_index or len(found) > most
+
+
+def _is_schedule(document: Mapping[str, Any]) -> bool:
+    # Other programs may have written anything. By exact type: `Code` is a `str` that has no hash.
+    return (
+        type(document[FIELD["id"]]) is ObjectId
+        and type(document.get(FIELD["name"])) is str
+        and type(document.get(FIELD["unique_key"])) in (str, type(None))
+        and document.get(_STATUS) in list(JobStatus)
+        and type(document.get(_DUE)) is datetime
+    )
 
 
 def _with_unique_key(most: int, most_read: int) -> Stages:

@@ -90,7 +90,6 @@ ADDED: Final[Sequence[Route]] = (
         body="JobsByIdRequest",
         needs_body=True,
         action="byIds",
-        in_bulk=True,
         is_ours=True,
         statuses=_OF_CHANGES,
     ),

@@ -96,6 +96,7 @@ async def act_by_ids(call: Call) -> dict[str, Any]:
     """Do to each of the jobs what the route of one job does. The answer lists what was refused; the others go on."""
     action, ids = call.body["action"], list(dict.fromkeys(call.body["ids"]))
     call.audit.target = f"{len(ids)} ids"
+    call.take_turn()
     count, errors = 0, list[dict[str, str]]()
     has_database = True
     for job_id in ids:

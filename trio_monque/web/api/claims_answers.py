@@ -101,6 +101,7 @@ async def readmit(call: Call) -> dict[str, Any]:
     call.audit.target = json.dumps(shown)
     if not await call.may("readmit", asked):
         raise RefusedRequestError(403, DENIED)
+    call.take_turn()
     ids = [id_in(one) for one in dict.fromkeys(asked["ids"])] if "ids" in asked else None
     call.audit.count = await _source_of(call).readmit(ids)
     return {"count": call.audit.count}
@@ -146,7 +147,6 @@ CLAIMS: Final[Sequence[Route]] = (
         needs_body=True,
         check_body=check_readmit,
         action="readmit",
-        in_bulk=True,
         is_supported=has_claims,
         is_ours=True,
         statuses=(400, 403, 404, 409, 413, 415, 429),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import sys
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
@@ -58,7 +60,14 @@ def moment_or_null(moment: datetime | None) -> str | None:
 
 
 def plain_number(number: float) -> float:
-    """Return a whole number as one, as JavaScript writes it."""
+    """Return a whole number as one, as JavaScript writes it.
+
+    JSON has no infinity, which another program may have stored: it is the largest number.
+    """
+    if math.isnan(number):
+        return 0
+    if math.isinf(number):
+        return math.copysign(sys.float_info.max, number)
     return int(number) if number == int(number) else number
 
 

@@ -96,6 +96,14 @@ class Call:
             raise RefusedRequestError(400, INVALID_ID)
         return ObjectId(self.id_text)
 
+    def take_turn(self) -> None:
+        """Begin a bulk action of the caller, who may do it: denied ones learn nothing of the actions of others.
+
+        Raises:
+            RefusedRequestError: Another one is under way (429).
+        """
+        self.turn.enter_context(self.surface.rates.one_in_bulk(self.audit.rates_key))
+
     async def may(self, action: str, target: Any = None) -> bool:
         """Return whether the caller may do this."""
         return await self.surface.hooks.may(action, self.context, target)
@@ -158,7 +166,6 @@ class Route:
         check_body: Refuses a body for what no schema can say.
         action: What the route does: for the log of changes, and for `authorize` if it changes nothing.
         is_open: Everybody may ask.
-        in_bulk: It may change many jobs.
         only_reads: It changes nothing although it has a body.
         is_supported: Whether the application is made to do it.
         long_answer: The schema of the answer to a client that need not wait; None where each one waits.
@@ -181,7 +188,6 @@ class Route:
     check_body: Callable[[Any], None] | None = None
     action: str = READ
     is_open: bool = False
-    in_bulk: bool = False
     only_reads: bool = False
     is_supported: Callable[[Surface], bool] = always
     long_answer: str | None = None
@@ -258,10 +264,10 @@ class Route:
             if not self.is_open and not await call.may(self.action):
                 raise RefusedRequestError(403, READ_DENIED if self.action == READ else DENIED)
             return await self.act(call)
-        surface.rates.count(audit.caller)
-        with call.turn as turn:
-            if self.in_bulk:
-                turn.enter_context(surface.rates.one_in_bulk(audit.caller))
+        # Before `authorize` is asked: a caller who may do nothing is limited, too, and sees nothing but the number of
+        # the own requests.
+        surface.rates.count(audit.rates_key)
+        with call.turn:
             return await self.act(call)
 
     def _check_shape(self, body: Any) -> None:

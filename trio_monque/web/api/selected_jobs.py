@@ -76,6 +76,7 @@ async def _in_bulk(call: Call, bulk: _Bulk) -> dict[str, Any] | Response:
     call.audit.target = json.dumps(selector, sort_keys=True)
     if not await call.may(bulk.action, selector):
         raise RefusedRequestError(403, DENIED)
+    call.take_turn()
     selection = selection_of(selector, call.surface.hooks)
     if selection is None:
         call.audit.count = 0

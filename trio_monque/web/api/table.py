@@ -147,7 +147,6 @@ ROUTES: Final[Sequence[Route]] = (
             needs_body=True,
             check_body=check_selector,
             action=f"{action}Bulk",
-            in_bulk=True,
             long_answer="ActionStarted",
             statuses=_MANY,
         )

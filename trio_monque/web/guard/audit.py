@@ -35,6 +35,18 @@ class Audit:
         return cls("", None)
 
     @property
+    def caller(self) -> str:
+        """The user, or else the address."""
+        user = self.user
+        return self._address if user is None else user
+
+    @property
+    def rates_key(self) -> str:
+        """The caller, for what is counted: a user who is called like an address is another one."""
+        user = self.user
+        return f"address {self._address}" if user is None else f"user {user}"
+
+    @property
     def user(self) -> str | None:
         """The user; None if the context has none."""
         try:
@@ -42,12 +54,6 @@ class Audit:
             return None if user is None else str(user)
         except Exception:  # noqa: BLE001  # For example, `request.user` of Starlette without its authentication.
             return None
-
-    @property
-    def caller(self) -> str:
-        """The user, or else the address."""
-        user = self.user
-        return self._address if user is None else user
 
     def conclude(self, status: int) -> DashboardActed | None:
         """Write the line, with the status of the answer, and return the event of it; None where nothing is written."""
