@@ -26,6 +26,9 @@ UNKNOWN: Final = "f" * 24
 SELECTED: Final = {"POST /jobs/actions/by-ids"}
 """A route whose ids are in the body."""
 
+OF_ACTIONS: Final = "GET /actions/{id}"
+"""The tests of long actions have it: an id that a caller cannot guess, and no command to the database."""
+
 # Each with the bodies that make it another action.
 OF_JOBS: Final[list[tuple[str, str, Any]]] = [
     ("GET", "/jobs/{id}", None),
@@ -61,7 +64,7 @@ RULES: Final[dict[str, Rule]] = {
 def test_every_route_with_an_id_is_asked() -> None:
     asked = {f"{method} {path.partition('?')[0]}" for method, path, _ in ALL} | SELECTED
     routes = {f"{one.method} {one.path.replace('{source}', '{id}')}" for one in ALL_ROUTES}
-    assert {one for one in routes if "{" in one} | SELECTED <= asked <= routes
+    assert {one for one in routes if "{" in one} - {OF_ACTIONS} | SELECTED <= asked <= routes
 
 
 @contextmanager
