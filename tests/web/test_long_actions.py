@@ -295,7 +295,10 @@ def test_action_that_fails_says_what_was_done(
 def test_action_of_others_is_unknown_to_those_who_may_not_do_the_same(monque: Monque) -> None:
     allowed = {"dana": {"read", "cancelBulk"}, "kim": {"read", "deleteBulk"}, "lee": set[str](), "max": {"cancelBulk"}}
 
+    questions: list[str] = []
+
     def authorize(action: str, context: User, target: Any) -> bool:
+        questions.append(action)
         return action in allowed[context.user]
 
     app = create_app(monque, authorize=authorize, context=lambda request: User(request.headers.get("x-user", "dana")))
@@ -307,7 +310,9 @@ def test_action_of_others_is_unknown_to_those_who_may_not_do_the_same(monque: Mo
         path = f"/actions/{peer.body['action']}"
         assert (await asked(app, "GET", path))[0] == 200
         for one in (path, f"/actions/{'0' * 24}", "/actions/x", "/actions/%00"):
+            questions.clear()
             assert await asked(app, "GET", one, headers={"x-user": "kim"}) == (404, {"error": "Action not found"})
+            assert questions == ["read", "cancelBulk"]
             for user in ("lee", "max"):
                 found = await asked(app, "GET", one, headers={"x-user": user})
                 assert found == (403, {"error": "Read access denied"})
