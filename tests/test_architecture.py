@@ -237,6 +237,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "scheduler",
         "claims",
         "metrics",
+        "web",
         "embedded",
     },
     "entry_point": {"cli"},
@@ -271,7 +272,8 @@ MAY_IMPORT_LIBRARY: dict[str, set[str]] = {
         "testing",
     },
     "anyio": {"store", "client", "scheduler", "bridge", "claims", "embedded", "testing", "cli", "web"},
-    "starlette": {"web"},
+    "starlette": {"web", "cli"},
+    "hypercorn": {"cli"},
     "jinja2": {"web"},
     "markupsafe": {"web"},  # Of jinja2.
     "pytest": {"testing"},

@@ -24,13 +24,14 @@ def test_library_imports_no_web_framework() -> None:
     assert printed_by(program) == "set()"
 
 
-def test_without_the_extra_the_error_names_what_to_install() -> None:
+@pytest.mark.parametrize("library", ["starlette", "jinja2"])
+def test_without_the_extra_the_error_names_what_to_install(library: str) -> None:
     program = (
-        "import sys; sys.modules['starlette'] = None\n"
+        f"import sys; sys.modules['{library}'] = None\n"
         "try:\n    import trio_monque.web\n"
         "except ModuleNotFoundError as error:\n    print(error)"
     )
-    assert printed_by(program) == "trio_monque.web needs starlette: python -m pip install starlette"
+    assert printed_by(program) == f'trio_monque.web needs {library}: python -m pip install "trio-monque[web]"'
 
 
 @pytest.mark.parametrize(

@@ -110,6 +110,7 @@ program.add_entries(
     [
         CommandEntry("run", ".run.command", "Run the workers of your program."),
         CommandEntry("demo", ".demo.demo_command", "See it at work on your own machine, in under a minute."),
+        CommandEntry("dashboard", ".dashboard.dashboard_command", "Show the jobs in a browser."),
         CommandEntry("doctor", ".doctor.doctor_command", "Say what is wrong, and what to do."),
         CommandEntry("jobs", ".jobs.jobs_show_stats", "List jobs."),
         CommandEntry("show", ".jobs.jobs_show_stats", "Show one job, and why it does not run now."),

@@ -1,17 +1,20 @@
 """Manage jobs over HTTP: an ASGI application for any host, which clients of Monque's management API understand.
 
-It needs starlette: `python -m pip install starlette`. Nothing else of the package imports this room.
+It needs starlette and jinja2: `python -m pip install "trio-monque[web]"`. Nothing else of the package but the commands
+that serve a dashboard imports this room.
 """
 
 from __future__ import annotations
 
 try:
+    import jinja2  # noqa: F401
     import starlette  # noqa: F401
 except ModuleNotFoundError as error:
-    if error.name is None or error.name.partition(".")[0] != "starlette":
+    library = (error.name or "").partition(".")[0]
+    if library not in ("starlette", "jinja2"):
         raise
     raise ModuleNotFoundError(
-        "trio_monque.web needs starlette: python -m pip install starlette", name="starlette"
+        f'trio_monque.web needs {library}: python -m pip install "trio-monque[web]"', name=library
     ) from None
 
 from ..claims.claimed_collection import ClaimRules

@@ -29,8 +29,6 @@ from .why_not_now import sentences_of
 SHORTEST_INTERVAL: Final = 2.0
 """Seconds between two counts: each is an aggregation on the primary."""
 
-"""Up to this number, the jobs that are due before a job are counted."""
-
 _EXAMPLES_OF_JOBS: Final = """\b
 Examples:
   trio-monque jobs --status failed --newer-than 1d

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -11,6 +10,7 @@ import click
 from ...jobs.name_pause import NamePause
 from ...store.jobs.bulk_writes import last_id
 from ...store.jobs.job_json import iso
+from ..current_user import user_name
 from ..exit_statuses import SUCCEEDED
 from ..output import print_json, print_records
 from .access import JobsAccess, jobs_options
@@ -49,7 +49,7 @@ def pause(access: JobsAccess, *, names: tuple[str, ...]) -> int:
     if last_id(access.jobs) is None and not access.client.instances():
         # The pause would make a collection beside one that is not there.
         raise click.UsageError(f"{access.name} has neither jobs nor instances: is the database or --collection right?")
-    by = _user()
+    by = user_name()
     changed = {name: access.client.pause(name, by=by) for name in dict.fromkeys(names)}
     return _report(access, changed, "paused {}", "{} was paused already")
 
@@ -61,14 +61,6 @@ def resume(access: JobsAccess, *, names: tuple[str, ...]) -> int:
     """Let instances start jobs of NAME again, within a second."""
     changed = {name: access.client.resume(name) for name in dict.fromkeys(names)}
     return _report(access, changed, "resumed {}", "{} was not paused")
-
-
-def _user() -> str | None:
-    """Return the user of the operating system; None for one without a name, as in some containers."""
-    try:
-        return getpass.getuser()
-    except (KeyError, ImportError, OSError):
-        return None
 
 
 def pauses_as_json(pauses: Sequence[NamePause]) -> dict[str, object]:

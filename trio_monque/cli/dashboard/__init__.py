@@ -1,0 +1,1 @@
+"""`trio-monque dashboard`: the dashboard in a browser on this machine."""
