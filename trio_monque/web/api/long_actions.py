@@ -14,6 +14,7 @@ from ...error_types import PartialBulkError
 from ...jobs.bulk_changes import BulkResult
 from ...store.reads.selection_counts import SelectionCount
 from ..answers import RefusedRequestError, as_json, refusal_of
+from ..hooks import READ
 from ..live.background_actions import BackgroundAction, State
 from ..live.long_answer import LongAnswer
 from .job_shapes import bulk_as_json
@@ -72,7 +73,9 @@ def is_long(counted: SelectionCount) -> bool:
 async def get_action(call: Call) -> dict[str, Any]:
     """Return how far an action is. For a caller who may not do the same, there is none."""
     action = call.surface.background.get(call.id_text)
-    if action is None or not await call.may(action.action, action.selector):
+    # The hook is asked in any case: it may read something itself, and its time would tell whether there is one.
+    may_see = await (call.may(READ) if action is None else call.may(action.action, action.selector))
+    if action is None or not may_see:
         raise RefusedRequestError(404, UNKNOWN_ACTION)
     shown = bulk_as_json(action.result)
     return {
