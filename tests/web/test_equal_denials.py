@@ -20,14 +20,12 @@ from trio_monque import Monque
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.store.driver.types import Database
 from trio_monque.web import ClaimRules, create_app
+from trio_monque.web.api import long_actions
 from trio_monque.web.api.added_table import ALL_ROUTES
 
 UNKNOWN: Final = "f" * 24
 SELECTED: Final = {"POST /jobs/actions/by-ids"}
 """A route whose ids are in the body."""
-
-OF_ACTIONS: Final = "GET /actions/{id}"
-"""The tests of long actions have it: an id that a caller cannot guess, and no command to the database."""
 
 # Each with the bodies that make it another action.
 OF_JOBS: Final[list[tuple[str, str, Any]]] = [
@@ -48,7 +46,8 @@ OF_SOURCES: Final[list[tuple[str, str, Any]]] = [
     ("POST", "/claims/{id}/actions/readmit", {"everything": True}),
     ("POST", "/claims/{id}/actions/readmit", {"ids": ["1"]}),
 ]
-ALL: Final = [*OF_JOBS, *OF_INSTANCES, *OF_SOURCES]
+OF_ACTIONS: Final[list[tuple[str, str, Any]]] = [("GET", "/actions/{id}", None)]
+ALL: Final = [*OF_JOBS, *OF_INSTANCES, *OF_SOURCES, *OF_ACTIONS]
 
 Rule = Callable[[str, Any], bool]
 
@@ -56,7 +55,9 @@ RULES: Final[dict[str, Rule]] = {
     "nothing": lambda action, target: False,
     "reading only": lambda action, target: action == "read",
     "own jobs only": lambda action, target: getattr(target, "data", None) == "mine",
-    "other jobs only": lambda action, target: action != "readmit" and getattr(target, "data", None) is None,
+    "other jobs only": lambda action, target: (
+        action not in ("readmit", "cancelBulk") and getattr(target, "data", None) is None
+    ),
 }
 """What the caller may do."""
 
@@ -64,7 +65,7 @@ RULES: Final[dict[str, Rule]] = {
 def test_every_route_with_an_id_is_asked() -> None:
     asked = {f"{method} {path.partition('?')[0]}" for method, path, _ in ALL} | SELECTED
     routes = {f"{one.method} {one.path.replace('{source}', '{id}')}" for one in ALL_ROUTES}
-    assert {one for one in routes if "{" in one} - {OF_ACTIONS} | SELECTED <= asked <= routes
+    assert {one for one in routes if "{" in one} | SELECTED <= asked <= routes
 
 
 @contextmanager
@@ -76,8 +77,9 @@ def recorded(mongod: EmbeddedServer, db: Database) -> Iterator[tuple[Database, R
 
 @pytest.mark.parametrize("rule", RULES)
 def test_denied_caller_gets_the_same_answer_by_the_same_commands_whatever_exists(
-    mongod: EmbeddedServer, db: Database, rule: str
+    mongod: EmbeddedServer, db: Database, rule: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(long_actions, "MOST_AT_ONCE", -1)  # A bulk action of no job is long.
     pending = insert(handle(db), data="x" * 100_000)
     failed = insert(handle(db), data="x")
     db["monque_jobs"].update_one({"_id": failed.id}, {"$set": {"status": "failed", "failReason": "no"}})
@@ -94,10 +96,12 @@ def test_denied_caller_gets_the_same_answer_by_the_same_commands_whatever_exists
 
         def authorize(action: str, context: Any, target: Any) -> bool:
             theirs.command("ping")  # As a hook that looks the caller up: each question to it is a command, too.
-            return RULES[rule](action, target)
+            return context == "admin" or RULES[rule](action, target)
 
         claims = {"orders": (theirs["orders"], ClaimRules())}
-        app = create_app(Monque(theirs), authorize=authorize, claims=claims)
+        app = create_app(
+            Monque(theirs), authorize=authorize, claims=claims, context=lambda request: request.headers.get("x-user")
+        )
 
         async def seen(ask: Ask, method: str, path: str, body: Any, named: str) -> Any:
             recorder.commands.clear()
@@ -107,15 +111,22 @@ def test_denied_caller_gets_the_same_answer_by_the_same_commands_whatever_exists
             return answer.status_code, answer.text.replace(named, "ID"), sorted(answer.headers.items()), commands
 
         async def work(ask: Ask) -> None:
-            for asked, names in ((OF_JOBS, ids), (OF_INSTANCES, ["worker-1", "other"]), (OF_SOURCES, ["orders", "no"])):
+            headers = {"x-user": "admin", "prefer": "respond-async"}
+            begun = await ask("POST", "/jobs/actions/cancel", headers=headers, json={"name": "none"})
+            action, may_read = begun.json()["action"], RULES[rule]("read", None)
+            for asked, names in (
+                (OF_JOBS, ids),
+                (OF_INSTANCES, ["worker-1", "other"]),
+                (OF_SOURCES, ["orders", "no"]),
+                (OF_ACTIONS, [action, "f" * len(action)]),
+            ):
                 for method, path, body in asked:
-                    if method == "GET" and RULES[rule]("read", None):
+                    if method == "GET" and may_read and asked is not OF_ACTIONS:
                         continue
                     first, *others = [await seen(ask, method, path, body, one) for one in names]
                     assert others == [first] * len(others), (method, path)
-                    expected = (
-                        200 if "by-ids" in path else 404 if rule == "other jobs only" and asked is OF_JOBS else 403
-                    )
+                    is_unknown = (rule == "other jobs only" and asked is OF_JOBS) or (may_read and asked is OF_ACTIONS)
+                    expected = 200 if "by-ids" in path else 404 if is_unknown else 403
                     assert first[0] == expected, (method, path)
 
         asking("trio", app, work)

@@ -23,7 +23,7 @@ def test_overview_shows_numbers_needs_names_and_errors(db: Database) -> None:
     monque = Monque(db)
     monque.sync.enqueue_many([NewJob(name="mail") for _ in range(1203)] + [NewJob(name=HOSTILE)])
     monque.sync.enqueue_many([NewJob(name="later", delay=3600.0)])
-    monque.sync.pause("mail")
+    monque.sync.pause("mail", by="dana<b>")
     enter(db, "worker<1>", "other")
     now = datetime.now(UTC).replace(second=0, microsecond=0)
     row = [0] * ROW
@@ -35,7 +35,7 @@ def test_overview_shows_numbers_needs_names_and_errors(db: Database) -> None:
     text = re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", answer.text))
     assert "Due, not started 1,204" in text
     assert "4,321 in the last hour" in text
-    assert re.search(r"mail is paused since [0-9 :-]+ UTC, with 1,203 due jobs\.", text)
+    assert re.search(r"mail is paused since [\d-]{10} [\d:]{8} UTC by dana&lt;b&gt;, with 1,203 due jobs\.", text)
     assert "and no instance runs this name." in text
     assert "staging" in text
     assert "<script>alert" not in answer.text
