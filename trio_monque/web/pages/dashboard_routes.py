@@ -13,6 +13,7 @@ from .acting import act
 from .assets import asset
 from .confirm_screen import confirm_facts, doing_facts
 from .job_screen import job_facts
+from .errors_screen import errors_facts
 from .jobs_screen import jobs_facts
 from .overview_screen import overview_facts
 from .screen import Dashboard, Facts, page, posted
@@ -38,6 +39,7 @@ SHOWN: Final[Sequence[Screen]] = (
     Screen("", "", overview_facts),
     Screen("jobs", "jobs", jobs_facts),
     Screen("jobs/{id}", "jobs", job_facts),
+    Screen("errors", "errors", errors_facts),
     Screen("search", "search", search_facts),
     Screen("confirm", "jobs", confirm_facts),
     Screen("doing/{id}", "jobs", doing_facts),
