@@ -16,6 +16,7 @@ from trio_monque import Monque
 from trio_monque.store.driver.types import Database
 from trio_monque.web import create_app
 from trio_monque.web.pages import rendering
+from trio_monque.web.pages.assets import assets
 from trio_monque.web.pages.rendering import visible
 
 TEMPLATES: Final = sorted(files("trio_monque.web.pages").joinpath("templates").iterdir(), key=lambda one: one.name)
@@ -117,6 +118,20 @@ def test_page_without_a_database_asks_to_come_back() -> None:
         answer = get(create_app(Monque(client["shop"], operation_timeout=0.2)), "/")
     assert answer.status_code == 503
     assert "The database does not answer" in answer.text
+
+
+def test_script_and_styles_are_small() -> None:
+    files_served = {name: len(one.content) for name, one in assets().items()}
+    assert files_served["monque.js"] <= 15 * 1024
+    assert sum(files_served.values()) <= 60 * 1024
+
+
+def test_what_needs_the_script_is_hidden_without_it(db: Database) -> None:
+    page = get(create_app(Monque(db)), "/").text
+    found = re.findall(r"<button[^>]*type=\"button\"[^>]*>", page)
+    assert len(found) == 3
+    assert re.search(r'id="controls" hidden', page)
+    assert all(re.search(r"\bhidden\b", one) for one in found if 'class="icon"' not in one)
 
 
 def test_an_application_without_dashboard_has_no_pages(db: Database) -> None:
