@@ -12,8 +12,8 @@ from starlette.responses import Response
 from .acting import act
 from .assets import asset
 from .confirm_screen import confirm_facts, doing_facts
-from .job_screen import job_facts
 from .errors_screen import errors_facts
+from .job_screen import job_facts
 from .jobs_screen import jobs_facts
 from .overview_screen import overview_facts
 from .screen import Dashboard, Facts, page, posted

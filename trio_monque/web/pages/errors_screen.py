@@ -91,6 +91,7 @@ async def errors_facts(call: PageCall) -> View:
             "words": words,
             "name": name,
             "hides_errors": not is_shown,
+            "may_retry": await call.may("retryBulk", {"status": "failed"}),
         },
     )
 

@@ -16,10 +16,12 @@ from ...store.driver.types import ObjectId
 from ..answers import NOT_FOUND, RefusedRequestError
 from ..hooks import READ
 from ..words.reason_sentences import sentence_of
+from .deeds import OF_JOBS
 from .job_facts import facts_of_job, facts_of_run
 from .job_progress import RunProgress, progress_of, time_left
 from .job_timeline import timeline
 from .job_values import JobValue, job_values, shown_errors, shown_reason
+from .jobs_screen import state_of
 from .schedule_times import schedule_view
 from .screen import PageCall, View
 from .shown_values import HIDDEN as HOOK_FAILED
@@ -72,7 +74,7 @@ async def _view_of(job: Job, call: PageCall) -> View:
     usual = totals_by_name(await call.monque.get_minutes()).get(job.name)
     reasons = await call.monque.why_not_now(job)
     banner = banner_of(job, reasons, values, (now - _since(job, now)) / _SECOND)
-    status = word_of(job, call)
+    status = state_of(job, now)
     percent = None if banner is None or banner.progress is None else banner.progress.percent
     return View(
         "job.html",
@@ -92,6 +94,7 @@ async def _view_of(job: Job, call: PageCall) -> View:
             "schedule": None if job.schedule is None else schedule_view(job.schedule, now),
             "usual": usual,
             "runs": _runs_of(usual),
+            "deeds": [one for one in OF_JOBS if status in one.states and await call.may(one.action, job)],
         },
     )
 
@@ -102,21 +105,6 @@ def _since(job: Job, now: datetime) -> datetime:
 
 def _runs_of(usual: Figures | None) -> int:
     return 0 if usual is None else usual.done + usual.failed_attempts
-
-
-def word_of(job: Job, call: PageCall) -> str:
-    """Return the word for a status that the dashboard has: "pending" is two different things for people."""
-    if job.status is JobStatus.PENDING:
-        return "due" if job.next_run_at <= call.now else "later"
-    return _WORDS[job.status]
-
-
-_WORDS: Final = {
-    JobStatus.PROCESSING: "running",
-    JobStatus.COMPLETED: "done",
-    JobStatus.FAILED: "failed",
-    JobStatus.CANCELLED: "cancelled",
-}
 
 
 def attempt_of(job: Job) -> str | None:
