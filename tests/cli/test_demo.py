@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import pytest
 from pymongo import MongoClient
@@ -42,7 +43,7 @@ def test_it_ends_with_zero_and_a_summary_and_leaves_nothing_on_the_server(
     runs = re.fullmatch(r"demo-1: (\d+), demo-2: (\d+)", rows["run by"])
     assert runs is not None
     assert int(runs[1]) + int(runs[2]) == 201
-    assert re.fullmatch(r"\d+ ms from due to started", rows["median wait"])
+    assert re.fullmatch(r"[\d,]+ jobs a second", rows["speed"])
     assert "[########################]  201 of 201 files  0 pending  0 running" in out
     # What the library logs, as a program sees it that asks for INFO.
     for said in ("scheduler demo-1 started on", "scheduler demo-2 stopped claiming", "scheduler demo-1 ended"):
@@ -121,6 +122,28 @@ def test_find_files_skips_installed_packages(tmp_path: Path) -> None:
 )
 def test_progress_line_counts_what_has_ended(counts: QueueStats, seconds: float, line: str) -> None:
     assert progress_line(counts, 800, seconds) == line
+
+
+def test_its_dashboard_stays_open_until_a_signal_where_asked(mongod: EmbeddedServer) -> None:
+    with demo_process("--files", "3", "--stay", "--uri", mongod.uri) as running:
+        link = running.wait_for_line(r"dashboard: (http://127\.0\.0\.1:\d+/\?token=\S+)")[1]
+        running.wait_for_line("the dashboard stays open: press Ctrl-C to end the demo")
+        with urlopen(link, timeout=30) as page:
+            assert "Open the dashboard" in page.read().decode()
+        running.interrupt()
+        status, errors = running.wait_ended()
+    assert (status, errors) == (0, "")
+    assert any("removed: collections" in line for line in running.lines)
+
+
+def test_without_its_libraries_there_is_a_line_and_no_dashboard(
+    mongod: EmbeddedServer, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trio_monque.cli.demo.demonstration.find_spec", lambda _name: None)
+    assert demo(mongod.uri, "--files", "1", "--stay") == 0
+    out = capsys.readouterr().out
+    assert "python -m pip install 'trio-monque[dashboard]'" in out
+    assert "token" not in out
 
 
 @pytest.mark.full

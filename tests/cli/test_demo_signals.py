@@ -17,7 +17,7 @@ from trio_monque.store.driver.types import Collection
 
 from .demo_process import DemoProcess, demo_process
 
-EVERY_SLOT_BUSY = r" 16 running "
+EVERY_SLOT_BUSY = r" 32 running "
 
 
 def statuses(jobs: Collection) -> Counter[str]:

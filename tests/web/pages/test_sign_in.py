@@ -108,7 +108,7 @@ def test_behind_https_the_cookie_is_for_https_and_for_the_path(db: Database) -> 
         {"content": b"\xff=%ff", "headers": {"Content-Type": "application/x-www-form-urlencoded"}},
     ],
 )  # fmt: skip
-def test_a_form_that_cannot_be_read_lets_nobody_in(db: Database, options: dict[str, Any]) -> None:
+def test_a_form_that_cannot_be_read_opens_nothing(db: Database, options: dict[str, Any]) -> None:
     app = SignIn(create_app(Monque(db)), OneTimeLink(), "monque_1")
 
     async def work(ask: Ask) -> None:

@@ -34,8 +34,8 @@ Examples:
     metavar="HOST:PORT",
     help=f"Where to listen (default: 127.0.0.1:{PORT}); port 0 takes a free one.",
 )
-@click.option("--read-only", is_flag=True, help="Let nobody change anything.")
-@click.option("--no-token", is_flag=True, help="Let in whoever reaches the address; only with --read-only.")
+@click.option("--read-only", is_flag=True, help="Refuse all changes.")
+@click.option("--no-token", is_flag=True, help="Let in everybody who reaches the address; only with --read-only.")
 @click.option("--i-know-who-can-reach-it", is_flag=True, help="Listen on an address that other machines can reach.")
 @click.option(
     "--filter", "filters", multiple=True, metavar="FIELD", help="Offer a filter by this field, such as meta.tenant."

@@ -55,7 +55,7 @@ class DashboardOptions:
 
 @dataclass(frozen=True, slots=True)
 class _Caller:
-    """Who acts: whoever runs the command. The log and `by` of a pause have the name."""
+    """Who acts: the user who runs the command. The log and `by` of a pause have the name."""
 
     user: str | None
 

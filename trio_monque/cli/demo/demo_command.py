@@ -51,12 +51,18 @@ def _seconds(_context: click.Context, _option: click.Parameter, given: float) ->
     metavar="SECONDS",
     help="Let each job take longer, to have time to look, or to press Ctrl-C.",
 )
+@click.option("--dashboard/--no-dashboard", default=True, help="Show the jobs in a browser, too (default: yes).")
+@click.option(
+    "--stay/--no-stay",
+    default=None,
+    help="Leave the dashboard open when all jobs have ended, until Ctrl-C (default: at a terminal).",
+)
 def demo(**options: Unpack[DemoOptions]) -> int:
     """See two schedulers at work on the files of FOLDER; by default those of Python's standard library.
 
     Starts a private MongoDB server (or uses --uri) and two schedulers, and enqueues one job for each file. Each job
     reads its file and stores a digest and a line count as its result; some fail once and are retried, some are
-    delayed. Prints the progress each second, and at the end a summary of the stored jobs.
+    delayed. Prints the link of a dashboard, the progress each second, and at the end a summary of the stored jobs.
 
     The first Ctrl-C lets running jobs finish, the second cuts them short. Exit status: 0 if all jobs are completed, 1
     if not, 2 if the demo could not run, 130 if interrupted.

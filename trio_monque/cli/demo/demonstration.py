@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import signal
+import sys
 import time
 from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from functools import partial
+from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
 from typing import Final, TypedDict
@@ -18,6 +21,7 @@ from ...jobs.job import JobStatus
 from ...process_signals import WithoutRepeats
 from ...scheduler.scheduler import run_scheduler
 from ..exit_statuses import CHECK_FAILED, INTERRUPTED, SUCCEEDED
+from ..run.http_server import Address
 from .demo_database import DemoDatabase, open_demo_database
 from .file_jobs import digest_file, enqueue_all, find_files, workers
 from .printing import print_summary, printed_log, progress_line, say
@@ -29,6 +33,7 @@ COUNT_INTERVAL: Final = 0.25
 """Seconds between two counts of the jobs. Each reads all jobs of the demo, which costs little at this size."""
 COUNTS_A_LINE: Final = 4
 LAST_COUNT_SECONDS: Final = 3.0
+ANY_PORT: Final = Address("127.0.0.1", 0)
 
 
 class DemoOptions(TypedDict):
@@ -40,6 +45,8 @@ class DemoOptions(TypedDict):
     uri: str | None
     keep: bool
     job_seconds: float
+    dashboard: bool
+    stay: bool | None
 
 
 async def demonstrate(options: DemoOptions) -> int:
@@ -68,17 +75,66 @@ async def _perform(options: DemoOptions, interruption: Interruption) -> int:
     async with open_demo_database(options["uri"], keep=options["keep"]) as database:
         monque = Monque(database.database, collection_name=database.jobs, stats_cache_ttl=0)
         try:
-            await _run_jobs(database, monque, files, options["job_seconds"], interruption)
-            if interruption.asked:
-                return INTERRUPTED
-            jobs = await monque.get_jobs(name=digest_file.name, limit=len(files))
-            completed = [job for job in jobs if job.status is JobStatus.COMPLETED]
-            status = SUCCEEDED if len(completed) == len(files) else CHECK_FAILED
-            print_summary(jobs, len(files), time.monotonic() - began, status)
-            return status
+            async with _dashboard(database, wanted=options["dashboard"]) as is_shown:
+                status = await _run_and_sum_up(database, monque, files, options, interruption, began)
+                if is_shown and not interruption.asked and (options["stay"] or _is_watched(options["stay"])):
+                    say("the dashboard stays open: press Ctrl-C to end the demo")
+                    await interruption.after_the_jobs()
+                return status
         finally:
             if interruption.asked:
                 interruption.last_words = await _done_and_left(monque, len(files))
+
+
+async def _run_and_sum_up(
+    database: DemoDatabase,
+    monque: Monque,
+    files: Sequence[Path],
+    options: DemoOptions,
+    interruption: Interruption,
+    began: float,
+) -> int:
+    await _run_jobs(database, monque, files, options["job_seconds"], interruption)
+    if interruption.asked:
+        return INTERRUPTED
+    jobs = await monque.get_jobs(name=digest_file.name, limit=len(files))
+    completed = [job for job in jobs if job.status is JobStatus.COMPLETED]
+    status = SUCCEEDED if len(completed) == len(files) else CHECK_FAILED
+    print_summary(jobs, len(files), time.monotonic() - began, status)
+    return status
+
+
+@asynccontextmanager
+async def _dashboard(database: DemoDatabase, *, wanted: bool) -> AsyncIterator[bool]:
+    """Serve a dashboard of the demo's jobs inside, where its extra is installed; give whether there is one."""
+    if not wanted or not _has_dashboard():
+        yield False
+        return
+    from ..dashboard.serving import DashboardOptions, serve_until  # Only here: its libraries are extras.
+
+    ending = trio.Event()
+    options = DashboardOptions(environment="demo")
+    async with trio.open_nursery() as nursery:
+        serve = partial(
+            serve_until, ending, Monque(database.database, collection_name=database.jobs), ANY_PORT, options
+        )
+        say(f"dashboard: {await nursery.start(serve)}")
+        try:
+            yield True
+        finally:
+            ending.set()
+
+
+def _has_dashboard() -> bool:
+    if all(find_spec(library) for library in ("starlette", "jinja2", "hypercorn")):
+        return True
+    say("for a dashboard of it in a browser: python -m pip install 'trio-monque[dashboard]'")
+    return False
+
+
+def _is_watched(stay: bool | None) -> bool:  # noqa: FBT001
+    """Return whether it is to stay because it runs at a terminal, and no option was given."""
+    return stay is None and sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()
 
 
 async def _run_jobs(
@@ -137,6 +193,7 @@ class Interruption:
         scope: Cancelled by a cut; entered once.
         intake: Cancelled by the first signal if it is entered by then. If not, there is nothing to drain yet.
         last_words: What was done and what is left, printed at the end.
+        is_over: A signal came when all jobs had ended: it ends the demo, and interrupts nothing.
     """
 
     def __init__(self) -> None:
@@ -144,10 +201,19 @@ class Interruption:
         self.scope = trio.CancelScope()
         self.intake: trio.CancelScope | None = None
         self.last_words = "nothing was begun"
+        self.is_over: trio.Event | None = None
+
+    async def after_the_jobs(self) -> None:
+        """Wait for a signal that ends the demo."""
+        self.is_over = trio.Event()
+        await self.is_over.wait()
 
     async def obey(self, signals: AsyncIterator[int]) -> None:
         """Handle signals until cancelled."""
         async for _ in signals:
+            if self.is_over is not None and not self.is_over.is_set():
+                self.is_over.set()
+                continue
             if self.asked or self.intake is None:
                 self.scope.cancel(reason="interrupted")
             else:

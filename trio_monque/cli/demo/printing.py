@@ -8,7 +8,6 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from statistics import median
 from typing import Final
 
 from ...jobs.job import Job, JobStatus
@@ -64,7 +63,8 @@ def progress_line(counts: QueueStats, files: int, seconds: float) -> str:
 def print_summary(jobs: Sequence[Job], files: int, total_seconds: float, status: int) -> None:
     """Print what the stored jobs of the files show, and why jobs have failed."""
     results = [job.result for job in jobs if job.status is JobStatus.COMPLETED]
-    waits = [(job.started_at - job.next_run_at).total_seconds() for job in jobs if job.started_at is not None]
+    times = [one for job in jobs for one in (job.created_at, job.finished_at) if one is not None]
+    took = (max(times) - min(times)).total_seconds() if times else 0.0
     schedulers = Counter(result["scheduler"] for result in results)
     rows = {
         "completed": f"{len(results):,} of {files:,} files",
@@ -72,7 +72,7 @@ def print_summary(jobs: Sequence[Job], files: int, total_seconds: float, status:
         "read": f"{sum(one['lines'] for one in results):,} lines, {sum(one['bytes'] for one in results):,} bytes",
         "retries": f"{sum(job.attempts - 1 for job in jobs if job.attempts):,}",
         "delayed": f"{sum(job.data['delay'] > 0 for job in jobs):,}",
-        "median wait": f"{median(waits or [0.0]) * 1000:,.0f} ms from due to started",
+        "speed": f"{len(results) / took if took else 0:,.0f} jobs a second",
         "time": f"{total_seconds:.1f} s in all",
         "exit status": str(status),
     }
