@@ -176,6 +176,13 @@ def test_field_of_any_bson_type_has_the_type_of_its_attribute_or_breaks_the_docu
     assert are_jobs
 
 
+@pytest.mark.parametrize("stored", [0, 0.0, False, "", {}, b"", 7, "text", {"error": "x"}, [1, "x", None]])
+def test_history_of_another_type_is_empty(stored: Any) -> None:
+    """A false value too: a job with it could not even store its next failure."""
+    document = {**WHOLE, FIELD["errors"]: stored}
+    assert list(job_of(document).errors) == []
+
+
 LIVES = {
     "new": pending(data={"a": 1}, unique_key="k"),
     "claimed": claimed(attempts=2, rescues=1),

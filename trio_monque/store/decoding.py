@@ -157,7 +157,7 @@ def _make_plain(values: dict[str, Any]) -> None:
     for attribute in _SHOWN:
         if type(values[attribute]) is not str:
             values[attribute] = None
-    if values["errors"]:
+    if values["errors"] is not DEFAULTS["errors"]:  # Also for 0 and {}, which are not lists.
         values["errors"] = _history(values["errors"])
     values["meta"] = meta_of(values["meta"])
     if type(values["follows"]) is not ObjectId:

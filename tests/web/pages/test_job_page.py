@@ -225,6 +225,39 @@ def test_whatever_a_document_holds_stays_text(db: Database, jobs: Collection) ->
         assert "&lt;script&gt;" in page
 
 
+FIRST: Final = datetime(1, 1, 1, tzinfo=UTC)
+LAST: Final = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
+EXTREMES: Final[dict[str, tuple[Any, ...]]] = {
+    "errors": (0, "", False, {}, [1], [{"at": LAST, "ran": 2**63 - 1, "attempt": 2**60}]),
+    "lastHeartbeat": (FIRST, LAST),
+    "lockedAt": (FIRST, LAST),
+    "nextRunAt": (FIRST, LAST),
+    "createdAt": (FIRST, LAST),
+    "startedAt": (FIRST, LAST),
+    "timeout": (1e-300, 1e308, 2**53),
+    "heartbeatInterval": (float("nan"), float("inf"), -1, 2**62),
+    "progress": (
+        float("nan"),
+        {"done": 1e-320, "total": 1e308},
+        {"done": 1, "total": 2**63 - 1},
+        {"done": float("inf")},
+    ),
+    "attempts": (2**53,),
+}
+
+
+@pytest.mark.parametrize("field", EXTREMES)
+def test_extreme_values_are_a_page_and_an_answer(db: Database, jobs: Collection, field: str) -> None:
+    (job,) = claim(handle(db), 1, stamp("worker-4", now(), 10.0))
+    app = create_app(Monque(db))
+    for value in EXTREMES[field]:
+        put(jobs, job.id, {field: value})
+        for status in ("processing", "pending", "failed"):
+            put(jobs, job.id, {"status": status})
+            assert get(app, f"/jobs/{job.id}").status_code == 200
+            assert get(app, f"/api/v1/jobs/{job.id}?view=full").status_code == 200
+
+
 @pytest.mark.parametrize("data", [{"text": "x" * ((16 << 20) - 70_000)}, {"numbers": list(range(700_000))}])
 def test_large_value_is_cut_and_linked(db: Database, jobs: Collection, data: Any) -> None:
     job = insert(handle(db))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
 from ...jobs.cursors import anchor_of, encode
@@ -71,7 +71,14 @@ _NO_SCHEDULE = Schedule(cron="")
 def lease_end_of(job: Job) -> datetime | None:
     """Return when other instances may take a running job, if its claim is not renewed by then; None for other jobs."""
     signal = last_sign_of_life(job) if job.status is JobStatus.PROCESSING else None
-    return None if signal is None else signal + timedelta(seconds=lease_of(job))
+    if signal is None:
+        return None
+    lease = timedelta(seconds=lease_of(job))
+    return signal + lease if signal <= _LATEST - lease else _LATEST
+
+
+_LATEST = datetime.max.replace(tzinfo=UTC)
+"""Another program may have stored any date."""
 
 
 async def _error_as_json(job: Job, one: Mapping[str, Any], hooks: Hooks, context: Any) -> dict[str, Any]:

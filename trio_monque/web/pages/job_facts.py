@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final
 
+from ...jobs.fences import last_sign_of_life
 from ...jobs.instance import Instance, clamped
 from ...jobs.job import Job, JobStatus, deaths_of
 from ...jobs.job_parts import NO_CLAIM, FollowUpChosen, FollowUpOwed, FollowUpParked
@@ -25,6 +26,7 @@ class Fact:
         text: What is said of it.
         at: The moment that it is, in place of the text.
         note: What stands behind it, less strong.
+        until: A moment behind the note.
         loud: What stands before it; `look` is its class.
         look: "bad", "due" or "".
         parts, query: Where the text leads; no parts for nowhere.
@@ -36,6 +38,7 @@ class Fact:
     text: str = ""
     at: datetime | None = None
     note: str = ""
+    until: datetime | None = None
     loud: str = ""
     look: str = ""
     parts: Sequence[str] = ()
@@ -71,7 +74,7 @@ def facts_of_run(job: Job, instances: Sequence[Instance], now: datetime) -> Sequ
 
 def _lease(job: Job, now: datetime) -> Fact:
     claim, end = job.claim or NO_CLAIM, lease_end_of(job)
-    signal = claim.renewed_at or claim.last_heartbeat
+    signal = last_sign_of_life(job)
     every = f"every {length(clamped(claim.heartbeat_interval))}"
     renewed = every if signal is None else f"renewed {ago(signal, now)}, {every}"
     if end is None:
@@ -86,7 +89,7 @@ def _time_limit(job: Job) -> Fact:
     if since is None:
         return Fact("Time limit", length(timeout))
     try:
-        return Fact("Time limit", length(timeout), note=f"ends at {since + timeout * _SECOND:%H:%M:%S} UTC")
+        return Fact("Time limit", length(timeout), note="ends at", until=since + timeout * _SECOND)
     except OverflowError:  # Beyond the year 9999.
         return Fact("Time limit", length(timeout))
 
