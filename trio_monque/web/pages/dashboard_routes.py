@@ -16,6 +16,7 @@ from .errors_screen import errors_facts
 from .job_screen import job_facts
 from .jobs_screen import jobs_facts
 from .overview_screen import overview_facts
+from .schedules_screen import schedules_facts
 from .screen import Dashboard, Facts, page, posted
 from .search_screen import search_facts
 
@@ -40,6 +41,7 @@ SHOWN: Final[Sequence[Screen]] = (
     Screen("jobs", "jobs", jobs_facts),
     Screen("jobs/{id}", "jobs", job_facts),
     Screen("errors", "errors", errors_facts),
+    Screen("schedules", "schedules", schedules_facts),
     Screen("search", "search", search_facts),
     Screen("confirm", "jobs", confirm_facts),
     Screen("doing/{id}", "jobs", doing_facts),
