@@ -21,6 +21,7 @@ from ..jobs.stored_value_limits import AsyncWorker, PlainWorker, TypedWorker
 from ..options_and_defaults import ClientOptions, client_config
 from ..store.driver.types import ClientSession, Database, ObjectId
 from ..store.jobs.stale_regions import RegionWatch, open_regions
+from ..store.reads.diagnosis.held_jobs import Holder, look_at_claims
 from . import (
     bulk,
     enqueue,
@@ -497,3 +498,9 @@ def collection_of(monque: Monque) -> str:
 async def server_time_of(monque: Monque) -> datetime:
     """Return the server's time, as a client measures it."""
     return await anyio.to_thread.run_sync(monque._context.now)  # noqa: SLF001  # Of the class above.
+
+
+async def holders_of(monque: Monque) -> Sequence[Holder]:
+    """Return who holds the running jobs, with claims that are not renewed: also programs that are not instances."""
+    context = monque._context  # noqa: SLF001  # Of the class above.
+    return await anyio.to_thread.run_sync(lambda: look_at_claims(context.jobs, context.now()))

@@ -13,6 +13,8 @@ from .acting import act
 from .assets import asset
 from .confirm_screen import confirm_facts, doing_facts
 from .errors_screen import errors_facts
+from .instance_screen import instance_facts
+from .instances_screen import instances_facts
 from .job_screen import job_facts
 from .jobs_screen import jobs_facts
 from .overview_screen import overview_facts
@@ -42,6 +44,8 @@ SHOWN: Final[Sequence[Screen]] = (
     Screen("jobs/{id}", "jobs", job_facts),
     Screen("errors", "errors", errors_facts),
     Screen("schedules", "schedules", schedules_facts),
+    Screen("instances", "instances", instances_facts),
+    Screen("instances/{id:path}", "instances", instance_facts),
     Screen("search", "search", search_facts),
     Screen("confirm", "jobs", confirm_facts),
     Screen("doing/{id}", "jobs", doing_facts),
