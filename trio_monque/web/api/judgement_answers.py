@@ -71,11 +71,12 @@ async def findings(call: Call) -> dict[str, Any]:
     diagnosis = await call.surface.monque.findings()
     # A hook changes the text of one job, and a finding has that of many.
     is_shown = call.surface.hooks.show_errors is True
-    shown = (one if is_shown else _without_errors(one) for one in diagnosis.findings)
+    shown = (one if is_shown else without_errors(one) for one in diagnosis.findings)
     return {"at": iso(diagnosis.at), "findings": [_finding_as_json(one) for one in shown]}
 
 
-def _without_errors(finding: Finding) -> Finding:
+def without_errors(finding: Finding) -> Finding:
+    """Return a finding without the error of a job."""
     if OF_ERRORS not in finding.values:
         return finding
     return replace(finding, values={**finding.values, OF_ERRORS: None})

@@ -13,6 +13,7 @@ from .acting import act
 from .assets import asset
 from .confirm_screen import confirm_facts, doing_facts
 from .errors_screen import errors_facts
+from .health_screen import health_facts
 from .instance_screen import instance_facts
 from .instances_screen import instances_facts
 from .job_screen import job_facts
@@ -46,6 +47,7 @@ SHOWN: Final[Sequence[Screen]] = (
     Screen("schedules", "schedules", schedules_facts),
     Screen("instances", "instances", instances_facts),
     Screen("instances/{id:path}", "instances", instance_facts),
+    Screen("health", "health", health_facts),
     Screen("search", "search", search_facts),
     Screen("confirm", "jobs", confirm_facts),
     Screen("doing/{id}", "jobs", doing_facts),
