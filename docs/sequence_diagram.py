@@ -17,8 +17,8 @@ from typing import Any, Final
 from bson import ObjectId
 
 from trio_monque.jobs import transitions
+from trio_monque.jobs.claim_stamps_and_fences import ClaimStamp, fence
 from trio_monque.jobs.claimable import claimable, pins
-from trio_monque.jobs.fences import ClaimStamp, fence
 from trio_monque.jobs.job import Job, JobStatus
 from trio_monque.store.fields import FIELD
 

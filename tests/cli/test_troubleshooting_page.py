@@ -32,7 +32,7 @@ OF_HEALTH: Final = {
     "engine/vitals.py": {"unrenewed", "examine", "_reasons"},
     "engine/handler_tasks.py": {"complaints"},
     "bridge/bridged_handler_loop.py": {"complaints"},
-    "host/log_lines.py": {"complaints"},
+    "host/log_lines_of_jobs_and_documents.py": {"complaints"},
     "scheduler/events_and_report.py": {"complaints"},
 }
 OF_RUN: Final = {"cli/run/health_answers.py": {"report_of_worker", "known", "each"}}

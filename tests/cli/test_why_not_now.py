@@ -12,7 +12,7 @@ from bson import ObjectId
 from tests.support.jobs_in_memory import with_flat
 from trio_monque.cli.jobs.why_not_now import sentences_of
 from trio_monque.diagnosis.reasons import Circumstances, no_instance_runs, reasons_of
-from trio_monque.jobs.fences import ClaimStamp
+from trio_monque.jobs.claim_stamps_and_fences import ClaimStamp
 from trio_monque.jobs.instance import MOST_NAMES, Instance
 from trio_monque.jobs.job import Job, JobStatus
 from trio_monque.jobs.name_pause import NamePause

@@ -17,7 +17,7 @@ from trio_monque.engine.source import Control, Sources
 from trio_monque.events import Event
 from trio_monque.host.claim_answers import Taken, Taking
 from trio_monque.host.host import Host, Life
-from trio_monque.host.log_lines import HostEnd, Reporter
+from trio_monque.host.log_lines_of_jobs_and_documents import HostEnd, Reporter
 from trio_monque.host.one_group import GROUP, NamesNoItems, is_transient, one_group_host
 from trio_monque.log import logger_of
 from trio_monque.observations import Sighting

@@ -15,8 +15,8 @@ from bson import ObjectId
 
 from trio_monque import Job
 from trio_monque.jobs import transitions
+from trio_monque.jobs.claim_stamps_and_fences import ClaimStamp
 from trio_monque.jobs.conditional_write import applied
-from trio_monque.jobs.fences import ClaimStamp
 from trio_monque.jobs.job import made_of
 from trio_monque.jobs.job_parts import NO_INTERNALS, NO_LIMITS, PARTS, JobInternals, JobLimits
 from trio_monque.store.codec import document_of

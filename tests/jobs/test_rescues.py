@@ -14,8 +14,8 @@ from tests.support.jobs_in_memory import with_flat
 from trio_monque.errors import InvalidCronError
 from trio_monque.exponential_backoff import Backoff
 from trio_monque.jobs import transitions
+from trio_monque.jobs.claim_stamps_and_fences import ClaimStamp
 from trio_monque.jobs.conditional_write import applied
-from trio_monque.jobs.fences import ClaimStamp
 from trio_monque.jobs.job import Job, JobStatus
 from trio_monque.jobs.rescue_policy import (
     DiedTooOftenError,

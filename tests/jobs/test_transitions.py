@@ -8,10 +8,10 @@ import pytest
 
 from tests.support.jobs_in_memory import LATER, NOW, STAMP, claimed, pending, with_flat
 from trio_monque.jobs import transitions
+from trio_monque.jobs.claim_stamps_and_fences import is_ours
 from trio_monque.jobs.claimable import pins
 from trio_monque.jobs.conditional_write import AtMost, OneOf, Transition, applied
 from trio_monque.jobs.error_history import Failure
-from trio_monque.jobs.fences import is_ours
 from trio_monque.jobs.job import JobStatus
 from trio_monque.jobs.job_parts import JobClaim
 

@@ -14,7 +14,7 @@ from bson import ObjectId
 
 from tests.support.jobs_in_memory import flat
 from trio_monque.jobs import transitions
-from trio_monque.jobs.fences import ClaimStamp
+from trio_monque.jobs.claim_stamps_and_fences import ClaimStamp
 from trio_monque.store.jobs import claiming, due, inserting, job_changes, leases
 
 from .context import new_pair, parcel_of

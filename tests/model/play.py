@@ -13,7 +13,7 @@ from trio_monque import events
 from trio_monque.client.event_delivery import EventDelivery
 from trio_monque.client.job_wait_polling import EndWatcher
 from trio_monque.client.sync_monque import SyncMonque
-from trio_monque.jobs.fences import ClaimId, claim_id
+from trio_monque.jobs.claim_stamps_and_fences import ClaimId, claim_id
 from trio_monque.jobs.job import Job
 from trio_monque.store.job_collection import JobCollection
 from trio_monque.store.jobs.settling import Statement

@@ -14,11 +14,12 @@ import pytest
 from bson import ObjectId
 
 from tests.support.jobs_in_memory import with_flat
-from trio_monque.jobs import fences, transitions
+from trio_monque.jobs import claim_stamps_and_fences as fences
+from trio_monque.jobs import transitions
+from trio_monque.jobs.claim_stamps_and_fences import ClaimStamp
 from trio_monque.jobs.claimable import claimable, pins
 from trio_monque.jobs.conditional_write import OneOf, Transition, applied
 from trio_monque.jobs.error_history import Failure
-from trio_monque.jobs.fences import ClaimStamp
 from trio_monque.jobs.job import Job, JobStatus, value_at
 from trio_monque.jobs.job_parts import JobClaim, Schedule
 from trio_monque.store.jobs.job_json import NAMES

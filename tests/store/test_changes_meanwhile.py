@@ -20,9 +20,9 @@ from trio_monque.client.rescuer import Rescuer
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.errors import JobStateError
 from trio_monque.jobs import transitions
+from trio_monque.jobs.claim_stamps_and_fences import claim_id
 from trio_monque.jobs.conditional_write import Transition
 from trio_monque.jobs.error_history import Failure
-from trio_monque.jobs.fences import claim_id
 from trio_monque.jobs.job import Job
 from trio_monque.options_and_defaults import scheduler_config
 from trio_monque.store.driver.types import Collection, Database

@@ -18,7 +18,7 @@ import trio
 from trio.testing import MockClock
 
 from tests.support.store import PAST, claim_due, handle, insert, stamp
-from trio_monque.jobs.fences import ClaimStamp
+from trio_monque.jobs.claim_stamps_and_fences import ClaimStamp
 from trio_monque.store.driver.database_threads import Channel, DatabaseThreads, Handoff
 from trio_monque.store.driver.types import Collection, Database
 from trio_monque.store.jobs import claiming

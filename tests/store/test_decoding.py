@@ -19,8 +19,8 @@ from tests.support.thoroughly import examples, in_full
 from trio_monque import Job
 from trio_monque.errors import BrokenDocumentError
 from trio_monque.jobs import transitions
+from trio_monque.jobs.claim_stamps_and_fences import fence
 from trio_monque.jobs.conditional_write import applied
-from trio_monque.jobs.fences import fence
 from trio_monque.jobs.job import REQUIRED, value_at
 from trio_monque.jobs.job_parts import IN_PARTS, FollowUp, FollowUpChosen, FollowUpOwed, FollowUpParked
 from trio_monque.store import decoding

@@ -11,8 +11,8 @@ from tests.support import node_peer
 from tests.support.store import PAST, handle, insert, stamp
 from trio_monque import Monque, NewJob, Retention, SyncMonque, open_scheduler
 from trio_monque.errors import MonqueConnectionError
+from trio_monque.jobs.claim_stamps_and_fences import stamp_fence
 from trio_monque.jobs.claimable import claimable
-from trio_monque.jobs.fences import stamp_fence
 from trio_monque.store.codec import filter_of
 from trio_monque.store.driver.types import Collection, Database
 from trio_monque.store.job_collection import JobCollection

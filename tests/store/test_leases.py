@@ -12,7 +12,7 @@ from tests.support.jobs_in_memory import flat
 from tests.support.node_peer import NodePeer
 from tests.support.store import PAST, claim, claim_due, handle, stamp
 from tests.support.thoroughly import one_in
-from trio_monque.jobs.fences import claim_id, shares_its_id, sign_of_life
+from trio_monque.jobs.claim_stamps_and_fences import claim_id, shares_its_id, sign_of_life
 from trio_monque.store.driver.types import Collection, Database
 from trio_monque.store.job_collection import JobCollection
 from trio_monque.store.jobs import claiming, leases

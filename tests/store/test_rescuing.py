@@ -24,7 +24,7 @@ from trio_monque.client.rescuer import Rescued, Rescuer, log_and_events_of
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.errors import MonqueConnectionError
 from trio_monque.jobs import transitions
-from trio_monque.jobs.fences import claim_id
+from trio_monque.jobs.claim_stamps_and_fences import claim_id
 from trio_monque.jobs.job import Job
 from trio_monque.options_and_defaults import scheduler_config
 from trio_monque.store.driver.types import Collection, Database

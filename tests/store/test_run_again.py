@@ -16,9 +16,9 @@ from tests.support.store import PAST, claim_due, handle
 from trio_monque import Monque
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.jobs import transitions
+from trio_monque.jobs.claim_stamps_and_fences import claim_id
 from trio_monque.jobs.conditional_write import Transition, applied
 from trio_monque.jobs.error_history import Failure
-from trio_monque.jobs.fences import claim_id
 from trio_monque.jobs.job import Job
 from trio_monque.store.codec import filter_of
 from trio_monque.store.driver.types import Collection, Database

@@ -17,9 +17,9 @@ from tests.support.store import PAST, claim, claim_due, handle, insert, stamp
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.errors import MonqueConnectionError
 from trio_monque.jobs import transitions
+from trio_monque.jobs.claim_stamps_and_fences import claim_id
 from trio_monque.jobs.conditional_write import Transition, applied
 from trio_monque.jobs.error_history import Failure
-from trio_monque.jobs.fences import claim_id
 from trio_monque.jobs.job import Job, JobStatus
 from trio_monque.jobs.job_parts import Schedule
 from trio_monque.store.driver.types import Collection, Database

@@ -25,8 +25,8 @@ from tests.support.store import PAST, claim, handle, stamp
 from tests.support.thoroughly import in_full, the_same_examples
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.jobs import transitions
+from trio_monque.jobs.claim_stamps_and_fences import claim_id
 from trio_monque.jobs.conditional_write import Transition
-from trio_monque.jobs.fences import claim_id
 from trio_monque.jobs.job import Job, JobStatus
 from trio_monque.jobs.job_parts import Schedule
 from trio_monque.store.driver.types import Collection, Database

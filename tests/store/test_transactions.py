@@ -21,7 +21,7 @@ from tests.support.store import PAST, claim, claim_due, handle
 from tests.support.transactions import Commits, JobEnd, balance, deposit
 from trio_monque.errors import MonqueConnectionError, MonqueError, TransactionTimeoutError
 from trio_monque.jobs import transitions
-from trio_monque.jobs.fences import fence
+from trio_monque.jobs.claim_stamps_and_fences import fence
 from trio_monque.jobs.job import Job, JobStatus
 from trio_monque.store.codec import filter_of
 from trio_monque.store.driver.transaction_attempts import LONGEST_PAUSE, MOST_QUESTIONS, end_on_server, run_transaction

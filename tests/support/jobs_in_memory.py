@@ -10,8 +10,8 @@ from typing import Any
 from bson import ObjectId
 
 from trio_monque.jobs import transitions
+from trio_monque.jobs.claim_stamps_and_fences import ClaimStamp
 from trio_monque.jobs.conditional_write import applied
-from trio_monque.jobs.fences import ClaimStamp
 from trio_monque.jobs.job import Job, value_at
 from trio_monque.jobs.job_parts import IN_PARTS, PARTS
 from trio_monque.store.jobs.job_json import NAMES

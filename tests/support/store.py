@@ -10,7 +10,7 @@ from typing import Any
 from bson import ObjectId
 
 from trio_monque.clock import to_milliseconds
-from trio_monque.jobs.fences import ClaimStamp
+from trio_monque.jobs.claim_stamps_and_fences import ClaimStamp
 from trio_monque.jobs.job import Job
 from trio_monque.jobs.new_job import Draft, NewJob, check_new
 from trio_monque.jobs.stored_value_limits import check_payload

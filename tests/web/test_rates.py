@@ -16,8 +16,8 @@ from trio_monque import Monque
 from trio_monque.store.driver.types import Database
 from trio_monque.web import allow_all, create_app
 from trio_monque.web.answers import RefusedRequestError
-from trio_monque.web.guard import rates as rates_of_callers
-from trio_monque.web.guard.rates import MOST_CALLERS, Rates
+from trio_monque.web.guard import limits_per_caller as rates_of_callers
+from trio_monque.web.guard.limits_per_caller import MOST_CALLERS, Rates
 
 MOVE: Final = {"nextRunAt": "2040-01-01T00:00:00Z"}
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from .. import events
 from ..client.event_delivery import EventDelivery
-from ..host.log_lines import HostEnd, Reporter
+from ..host.log_lines_of_jobs_and_documents import HostEnd, Reporter
 from ..jobs.error_history import ErrorText, kept_reason
 from ..jobs.outcomes import CutShort, Discarded, Failed, Snoozed
 from ..locks_and_dead_letters import NEVER

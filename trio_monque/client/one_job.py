@@ -21,8 +21,8 @@ from .. import events
 from ..checks import checked_moment
 from ..error_types import InvalidOptionError, JobStateError, MonqueConnectionError
 from ..jobs import transitions
+from ..jobs.claim_stamps_and_fences import is_ours, is_to_be_cancelled
 from ..jobs.conditional_write import OneOf, Transition, applied
-from ..jobs.fences import is_ours, is_to_be_cancelled
 from ..jobs.job import Job, JobStatus
 from ..jobs.job_query import object_id
 from ..jobs.new_job import Named, check_name, check_unique_key, name_of

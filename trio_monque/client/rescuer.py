@@ -26,8 +26,8 @@ from typing import Final
 
 from .. import events
 from ..error_types import BrokenDocumentError, MonqueConnectionError, ScheduleEndedError
+from ..jobs.claim_stamps_and_fences import ClaimId, claim_id, is_to_be_cancelled
 from ..jobs.conditional_write import LIGHTEST, applied, lightened
-from ..jobs.fences import ClaimId, claim_id, is_to_be_cancelled
 from ..jobs.job import Job, JobStatus
 from ..jobs.job_parts import IN_PARTS, NO_CLAIM
 from ..jobs.rescue_policy import Rescue, RescuePolicy, decide_rescue, is_stale, lease_of, mark_of, protected_for

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
-from ..jobs.fences import is_ours, last_sign_of_life
+from ..jobs.claim_stamps_and_fences import is_ours, last_sign_of_life
 from ..jobs.instance import Instance, clamped, may_run, similar_name
 from ..jobs.job import Job, JobStatus, deaths_of, is_resumed
 from ..jobs.job_parts import NO_CLAIM

@@ -33,7 +33,7 @@ from ..engine.guard import cause_of
 from ..engine.nursery import Engine
 from ..engine.pauses import start_within
 from ..engine.vitals import Examined
-from .log_lines import HostEnd, Reporter
+from .log_lines_of_jobs_and_documents import HostEnd, Reporter
 
 ClaimT = TypeVar("ClaimT")
 ReportT = TypeVar("ReportT")

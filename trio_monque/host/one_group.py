@@ -16,7 +16,7 @@ from ..error_types import ClientClosedError, MonqueConnectionError, is_shortage
 from ..options_and_defaults import HostOptions
 from .host import Host, Life
 from .limits import engine_limits
-from .log_lines import Reporter
+from .log_lines_of_jobs_and_documents import Reporter
 
 ClaimT = TypeVar("ClaimT")
 SettlementT = TypeVar("SettlementT")

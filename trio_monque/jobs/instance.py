@@ -10,7 +10,7 @@ from difflib import get_close_matches
 from typing import Final
 
 from ..options_and_defaults import LONGEST_BEAT, SHORTEST_BEAT
-from .fences import is_ours, shares_its_id
+from .claim_stamps_and_fences import is_ours, shares_its_id
 from .job import Job
 from .job_parts import NO_CLAIM
 

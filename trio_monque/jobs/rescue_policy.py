@@ -31,10 +31,10 @@ from ..error_types import InvalidCronError, ScheduleEndedError, UnknownTimeZoneE
 from ..exponential_backoff import Backoff
 from ..options_and_defaults import LEASE_IN_BEATS, SchedulerConfig
 from . import transitions
+from .claim_stamps_and_fences import claimed_at, is_ours, sign_of_life
 from .conditional_write import OneOf, Transition
 from .cron import next_occurrence
 from .error_history import failure_of
-from .fences import claimed_at, is_ours, sign_of_life
 from .instance import clamped
 from .job import Job, deaths_of
 from .job_parts import NO_CLAIM

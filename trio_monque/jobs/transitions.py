@@ -39,10 +39,10 @@ from typing import Any, Final
 
 from bson import ObjectId
 
+from .claim_stamps_and_fences import ClaimStamp, cycle_fence, fence, is_ours, sign_of_life, stamp_fence
 from .claimable import claimable, pins
 from .conditional_write import OneOf, Transition
 from .error_history import Failure
-from .fences import ClaimStamp, cycle_fence, fence, is_ours, sign_of_life, stamp_fence
 from .follow_ups import OWED
 from .job import OF_ONE_OCCURRENCE, Job, JobStatus, deaths_of, occurrence_of, resumed
 from .run_again import COPIED

@@ -17,7 +17,7 @@ from .collection_metrics import CollectionNumbers
 from .exposition import DEFAULT_REGISTRY, Metrics, Sample
 from .families import OVERDUE_THREADS, RUN_TIME, RUNNING, RUNS, START_LAG, WAIT
 from .histograms_by_name import Durations, NameLabels
-from .instance_samples import info, instance_samples
+from .samples_of_schedulers_and_claims import info, instance_samples
 
 
 class SchedulerMetrics(Metrics):

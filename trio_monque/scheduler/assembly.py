@@ -16,7 +16,7 @@ from ..engine.nursery import Engine
 from ..events import Event
 from ..host.host import Body, Host, Life
 from ..host.limits import engine_limits
-from ..host.log_lines import MOST_NAMED
+from ..host.log_lines_of_jobs_and_documents import MOST_NAMED
 from ..jobs.views import WorkerView
 from ..loop_time import loop_time
 from ..options_and_defaults import SchedulerConfig

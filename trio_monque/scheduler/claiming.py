@@ -19,8 +19,8 @@ from ..engine.demand import HEAD_START, Demand, Due, Granted, KnownItem
 from ..engine.lease import Beats
 from ..error_types import MonqueConnectionError
 from ..host.claim_answers import Claiming, Taken
+from ..jobs.claim_stamps_and_fences import ClaimStamp
 from ..jobs.claimable import is_too_late
-from ..jobs.fences import ClaimStamp
 from ..jobs.job import Job
 from ..jobs.rescue_policy import is_suspect
 from ..options_and_defaults import LEASE_IN_BEATS

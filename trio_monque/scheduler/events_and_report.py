@@ -20,7 +20,7 @@ from ..client.local_wakeups import WAITING, announce_ends
 from ..client.rescuer import Rescued, log_and_events_of
 from ..engine.exceptions import begin_at_handler
 from ..error_types import DocumentRefusedError, InstanceCollisionError, ScheduleEndedError
-from ..host.log_lines import MOST_NAMED, HostEnd, Reporter, named
+from ..host.log_lines_of_jobs_and_documents import MOST_NAMED, HostEnd, Reporter, named
 from ..jobs.error_history import kept_reason
 from ..jobs.job import Job, JobStatus, log_extra
 from ..jobs.minutes import DONE, FAILED_ATTEMPTS

@@ -16,7 +16,7 @@ from typing import Final, TypeVar
 from ..client.client_context import ClientContext
 from ..engine.demand import Hints, KnownItem, StreamFailedError
 from ..error_types import MonqueConnectionError
-from ..jobs.fences import claim_id
+from ..jobs.claim_stamps_and_fences import claim_id
 from ..jobs.job import Job
 from ..store.driver.database_threads import Channel, DatabaseThreads
 from ..store.driver.types import ObjectId

@@ -7,7 +7,7 @@ from functools import partial
 
 from ..engine.demand import ClaimState
 from ..engine.lease import Beats
-from ..jobs.fences import claim_id
+from ..jobs.claim_stamps_and_fences import claim_id
 from ..jobs.job import Job
 from ..store.driver.database_threads import Channel
 from ..store.jobs import leases

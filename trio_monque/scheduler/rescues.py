@@ -15,7 +15,7 @@ import trio
 from ..client.rescuer import RescueBatch, Rescued, Rescuer, pending_again
 from ..engine.source import Control
 from ..error_types import InstanceCollisionError, MonqueConnectionError
-from ..jobs.fences import ClaimId, claim_id
+from ..jobs.claim_stamps_and_fences import ClaimId, claim_id
 from ..jobs.follow_ups import owes
 from ..jobs.instance import evidence_of, is_of_a_stranger
 from ..jobs.job import Job

@@ -10,9 +10,9 @@ from datetime import datetime
 
 from ..error_types import ScheduleEndedError, UnknownTimeZoneError
 from ..foreign_errors import safe_error
+from ..jobs.claim_stamps_and_fences import ClaimId
 from ..jobs.conditional_write import LIGHTEST, Transition, applied, lightened
 from ..jobs.error_history import Failure
-from ..jobs.fences import ClaimId
 from ..jobs.follow_ups import OWING
 from ..jobs.job import Job, JobStatus, log_extra, made_of
 from ..jobs.job_parts import FollowUpOwed

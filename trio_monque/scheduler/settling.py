@@ -21,9 +21,9 @@ from typing import Final
 from ..client.client_context import ClientContext
 from ..error_types import BrokenDocumentError
 from ..jobs import transitions
+from ..jobs.claim_stamps_and_fences import ClaimId
 from ..jobs.conditional_write import LIGHTEST, Transition
 from ..jobs.error_history import reason_of
-from ..jobs.fences import ClaimId
 from ..jobs.job import Job, log_extra
 from ..jobs.outcomes import CutShort, Discarded, Failed, Outcome, Succeeded
 from ..log import logger_of

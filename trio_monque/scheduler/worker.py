@@ -14,10 +14,10 @@ from ..foreign_errors import is_a, safe_error
 from ..jobs.job import Job
 from ..jobs.outcomes import Discard, Retry, Snooze
 from ..jobs.stored_value_limits import storing
+from ..payloads.large_values_in_threads import is_large
 from ..payloads.libraries import without_long_list
 from ..payloads.payload_type import stored_instance
 from ..payloads.problems import ValueProblem
-from ..payloads.size import is_large
 from ..safe_text import LONGEST_TEXT, message_of, one_line, text_of
 from .middleware import Middleware, around_async, around_plain
 from .running_job import RunningJob, with_any

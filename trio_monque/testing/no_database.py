@@ -12,8 +12,8 @@ from ..client.client_context import ClientContext
 from ..client.enqueue import draft_of
 from ..error_types import InvalidOptionError, MonqueError
 from ..jobs import transitions
+from ..jobs.claim_stamps_and_fences import ClaimStamp
 from ..jobs.conditional_write import applied
-from ..jobs.fences import ClaimStamp
 from ..jobs.job import Job
 from ..jobs.new_job import JobOptions, NewJob
 from ..jobs.stored_value_limits import snapshot

@@ -25,7 +25,7 @@ from .api.added_table import routes_with
 from .api.openapi import TITLE, openapi
 from .api.route import PREFIX, Route, Surface
 from .guard.gate import Gate
-from .guard.rates import Rates
+from .guard.limits_per_caller import Rates
 from .guard.requests import root_path_of
 from .hooks import Authorize, ContextOf, ErrorTextOf, Hooks, SerializePayload
 from .live.background_actions import BackgroundActions

@@ -13,8 +13,8 @@ from pymongo import UpdateMany, UpdateOne
 from trio_monque.client import rescuer
 from trio_monque.engine.lease import LeaseTerms
 from trio_monque.jobs import transitions
+from trio_monque.jobs.claim_stamps_and_fences import ClaimStamp
 from trio_monque.jobs.conditional_write import applied
-from trio_monque.jobs.fences import ClaimStamp
 from trio_monque.jobs.job import Job
 from trio_monque.store.driver.types import ObjectId
 from trio_monque.store.job_collection import JobCollection

@@ -27,7 +27,7 @@ from trio_monque.embedded import EmbeddedServer
 from trio_monque.engine.orphaned_claims import OrphanedClaims
 from trio_monque.errors import MonqueConnectionError
 from trio_monque.events import JobClaimLost, JobCompleted, JobFailed, SchedulerErrorOccurred
-from trio_monque.jobs.fences import ClaimStamp
+from trio_monque.jobs.claim_stamps_and_fences import ClaimStamp
 from trio_monque.store.driver.database_threads import Channel
 from trio_monque.store.driver.types import Collection, Database, ObjectId
 from trio_monque.store.jobs import claiming

@@ -15,7 +15,7 @@ import trio
 
 from trio_monque import Monque, RunningJob, Workers, open_scheduler
 from trio_monque.errors import UnreadablePayloadError
-from trio_monque.payloads.size import LARGE, is_large
+from trio_monque.payloads.large_values_in_threads import LARGE, is_large
 from trio_monque.store.driver.types import Collection, Database
 from trio_monque.testing import SchedulerOpener, drain
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from difflib import get_close_matches
 
-from ...jobs.fences import claimed_at, last_sign_of_life
+from ...jobs.claim_stamps_and_fences import claimed_at, last_sign_of_life
 from ...jobs.job import Job
 from ...safe_text import one_line
 from ...store.jobs.job_json import job_as_json

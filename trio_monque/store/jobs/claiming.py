@@ -34,9 +34,9 @@ from pymongo.client_session import ClientSession
 
 from ...error_types import BrokenDocumentError
 from ...jobs import transitions
+from ...jobs.claim_stamps_and_fences import ClaimStamp, cycle_fence, stamp_fence
 from ...jobs.claimable import in_time, is_too_late, past, pins
 from ...jobs.conditional_write import OneOf, Transition, applied
-from ...jobs.fences import ClaimStamp, cycle_fence, stamp_fence
 from ...jobs.job import Job
 from ...jobs.rescue_policy import UNSUSPECTED
 from ...log import logger_of

@@ -3,9 +3,9 @@
 Instance A runs a job. It stalls for longer than the lease; B takes the job for dead and claims it. Then A goes on and
 renews. What each condition closes:
 
-- A renews by the whole fence (see `jobs/fences.py`), not by its name. Otherwise A would renew B's claim, or a later
-  claim of its own, and go on running the job beside the other run. A claim that does not match is lost: A cancels its
-  run.
+- A renews by the whole fence (see `jobs/claim_stamps_and_fences.py`), not by its name. Otherwise A would renew B's
+  claim, or a later claim of its own, and go on running the job beside the other run. A claim that does not match is
+  lost: A cancels its run.
 - `$max`, with a beat that only grows. An observer judges by change: a claim whose signs of life do not change for a
   whole lease is dead. If the server's clock steps back and a renewal wrote an older date, or the same one, the observer
   would take a live run for dead.
@@ -22,7 +22,7 @@ from typing import Any
 from pymongo import UpdateMany, UpdateOne
 from pymongo.client_session import ClientSession
 
-from ...jobs.fences import ClaimId, claim_id, fence
+from ...jobs.claim_stamps_and_fences import ClaimId, claim_id, fence
 from ...jobs.job import Job
 from ...log import logger_of
 from ..codec import filter_of

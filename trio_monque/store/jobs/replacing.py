@@ -25,8 +25,8 @@ from pymongo import ReturnDocument
 from pymongo import errors as driver
 
 from ...error_types import InvalidPayloadError
+from ...jobs.claim_stamps_and_fences import is_to_be_cancelled
 from ...jobs.enqueued import Enqueued
-from ...jobs.fences import is_to_be_cancelled
 from ...jobs.job import Job, JobStatus, value_at
 from ..codec import document_of
 from ..driver.commands import by_majority, command

@@ -19,7 +19,7 @@ from typing import Any, Final
 from bson import ObjectId
 from pymongo import ASCENDING
 
-from ...jobs.fences import ClaimId
+from ...jobs.claim_stamps_and_fences import ClaimId
 from ...jobs.job import Job, JobStatus
 from ..broken.doubled_fields import jobs_as_compared
 from ..codec import filter_of

@@ -4,8 +4,8 @@
 claim. Instance A ends a run; meanwhile its lease may have expired, B may have claimed the job, and an operator may have
 cancelled it. What each condition closes:
 
-- The fence (see `jobs/fences.py`) is in every statement. If B holds the job, A's late end does not match. Without the
-  fence, A would end B's run in the database, and the job's result would be A's.
+- The fence (see `jobs/claim_stamps_and_fences.py`) is in every statement. If B holds the job, A's late end does not
+  match. Without the fence, A would end B's run in the database, and the job's result would be A's.
 - The receipt is written with the end. If the answer is lost, A sends the same statement again: the statement matches
   nothing now, because the claim has ended, and the receipt in the document proves that the first sending was applied.
   Without the receipt, A could not distinguish its own end from a lost claim, and would report a finished job as lost.
@@ -25,7 +25,7 @@ from typing import Any, Final
 from pymongo import errors as driver
 from pymongo.client_session import ClientSession
 
-from ...jobs.fences import ClaimId
+from ...jobs.claim_stamps_and_fences import ClaimId
 from ...log import logger_of
 from ..codec import LENIENT, filter_of
 from ..driver.commands import BY_ID, bulk_write, by_majority, causal_session, command, of_ids

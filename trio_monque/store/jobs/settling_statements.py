@@ -16,8 +16,8 @@ from bson.codec_options import CodecOptions
 from bson.raw_bson import RawBSONDocument
 from pymongo import UpdateMany, UpdateOne
 
+from ...jobs.claim_stamps_and_fences import ClaimId
 from ...jobs.conditional_write import Transition
-from ...jobs.fences import ClaimId
 from ...jobs.job import JobStatus
 from ..codec import filter_of, update_of
 from ..driver.commands import BY_ID, in_chunks_by_size, of_ids

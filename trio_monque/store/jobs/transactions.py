@@ -11,8 +11,8 @@ from typing import Any
 
 from pymongo import WriteConcern
 
+from ...jobs.claim_stamps_and_fences import claim_id, fence
 from ...jobs.conditional_write import Transition
-from ...jobs.fences import claim_id, fence
 from ...jobs.job import Job
 from ..codec import LENIENT, filter_of, update_of
 from ..driver.commands import BY_ID, by_majority, causal_session, command

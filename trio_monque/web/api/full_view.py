@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
+from ...jobs.claim_stamps_and_fences import last_sign_of_life
 from ...jobs.cursors import anchor_of, encode
-from ...jobs.fences import last_sign_of_life
 from ...jobs.job import Job, JobStatus
 from ...jobs.job_parts import NO_CLAIM, Schedule
 from ...jobs.job_query import JobSort

@@ -28,7 +28,7 @@ from ..answers import (
 )
 from ..guard.audit import Audit
 from ..guard.body import NO_BODY, body_of
-from ..guard.rates import Rates
+from ..guard.limits_per_caller import Rates
 from ..guard.requests import prefers_early, root_path_of
 from ..hooks import READ, Hooks
 from ..live.background_actions import BackgroundActions

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from ...jobs.fences import is_ours
+from ...jobs.claim_stamps_and_fences import is_ours
 from ...jobs.job import Job
 from ..answers import RefusedRequestError
 from ..api.full_view import lease_end_of

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final
 
-from ...jobs.fences import last_sign_of_life
+from ...jobs.claim_stamps_and_fences import last_sign_of_life
 from ...jobs.instance import Instance, clamped
 from ...jobs.job import Job, JobStatus, deaths_of
 from ...jobs.job_parts import NO_CLAIM, FollowUpChosen, FollowUpOwed, FollowUpParked

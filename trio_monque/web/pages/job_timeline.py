@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
-from ...jobs.fences import is_ours
+from ...jobs.claim_stamps_and_fences import is_ours
 from ...jobs.job import Job, JobStatus, deaths_of
 from ...jobs.job_parts import NO_CLAIM
 from ..words.lengths import counted

@@ -11,7 +11,7 @@ from typing import Final
 
 from bson import ObjectId
 
-from ....jobs.fences import claimed_at, is_ours, last_sign_of_life
+from ....jobs.claim_stamps_and_fences import claimed_at, is_ours, last_sign_of_life
 from ....jobs.instance import is_alive
 from ....jobs.job import Job
 from ....jobs.job_parts import NO_CLAIM
