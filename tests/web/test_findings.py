@@ -4,40 +4,22 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any
 
 import pytest
 import trio
 
 from tests.cli.doctor_support import enter
+from tests.web.finding_values import EVERY_VALUE
 from tests.web.http import LOOPS, Ask, asking
 from trio_monque import Monque
 from trio_monque.diagnosis import Finding
 from trio_monque.diagnosis.findings import SEVERITIES
 from trio_monque.store.driver.types import Collection, Database
-from trio_monque.store.reads.diagnosis.caps import Count
 from trio_monque.web import create_app
 from trio_monque.web.api.schema_check import is_valid
 from trio_monque.web.api.schemas import ref
 from trio_monque.web.words.finding_sentences import advice_about, sentence_about
-
-EVERY_VALUE: Final = {
-    **dict.fromkeys(("ago", "silent", "lease", "seconds"), 75.0),
-    **dict.fromkeys(("count", "pending", "due", "held"), Count(1204, True)),
-    **dict.fromkeys(("up", "needed", "size", "used", "available", "examined", "returned", "deaths", "failures"), 7),
-    **dict.fromkeys(("name", "instance", "host", "job", "index", "other", "problem", "reason", "query", "status"), "x"),
-    **dict.fromkeys(("version", "oldest", "member", "database", "collection", "document"), "y"),
-    "pid": 4711,
-    "is_ahead": True,
-    "share": 0.8,
-    "writes": 2000.0,
-    "names": ["a", "b"],
-    "members": {"a:1": "PRIMARY"},
-    "similar": None,
-    "since": None,
-    "by": "dana",
-    "state": "silent",
-}
 
 
 async def findings(ask: Ask) -> Any:

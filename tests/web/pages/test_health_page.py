@@ -9,10 +9,10 @@ from typing import Any, Final
 import pytest
 
 from tests.cli.doctor_support import enter
+from tests.web.finding_values import EVERY_VALUE
 from tests.web.http import LOOPS
 from tests.web.pages.fetching import get
 from tests.web.pages.job_documents import job_document
-from tests.web.test_findings import EVERY_VALUE
 from trio_monque import Monque, NewJob
 from trio_monque.diagnosis import Finding
 from trio_monque.diagnosis.findings import SEVERITIES, Severity

@@ -1,0 +1,25 @@
+"""The values of a finding of any kind."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from trio_monque.store.reads.diagnosis.caps import Count
+
+EVERY_VALUE: Final = {
+    **dict.fromkeys(("ago", "silent", "lease", "seconds"), 75.0),
+    **dict.fromkeys(("count", "pending", "due", "held"), Count(1204, True)),
+    **dict.fromkeys(("up", "needed", "size", "used", "available", "examined", "returned", "deaths", "failures"), 7),
+    **dict.fromkeys(("name", "instance", "host", "job", "index", "other", "problem", "reason", "query", "status"), "x"),
+    **dict.fromkeys(("version", "oldest", "member", "database", "collection", "document"), "y"),
+    "pid": 4711,
+    "is_ahead": True,
+    "share": 0.8,
+    "writes": 2000.0,
+    "names": ["a", "b"],
+    "members": {"a:1": "PRIMARY"},
+    "similar": None,
+    "since": None,
+    "by": "dana",
+    "state": "silent",
+}
