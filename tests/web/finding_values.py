@@ -1,5 +1,7 @@
 """A value for everything that a finding may name."""
 
+"""The values of a finding of any kind."""
+
 from __future__ import annotations
 
 from typing import Final

@@ -11,6 +11,8 @@ from starlette.responses import Response
 
 from .acting import act
 from .assets import asset
+from .claim_source_screen import claim_source_facts
+from .claims_screen import claims_facts
 from .confirm_screen import confirm_facts, doing_facts
 from .errors_screen import errors_facts
 from .health_screen import health_facts
@@ -47,6 +49,8 @@ SHOWN: Final[Sequence[Screen]] = (
     Screen("schedules", "schedules", schedules_facts),
     Screen("instances", "instances", instances_facts),
     Screen("instances/{id:path}", "instances", instance_facts),
+    Screen("claims", "claims", claims_facts),
+    Screen("claims/{source}", "claims", claim_source_facts),
     Screen("health", "health", health_facts),
     Screen("search", "search", search_facts),
     Screen("confirm", "jobs", confirm_facts),

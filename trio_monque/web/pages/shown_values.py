@@ -69,10 +69,10 @@ async def _shown(value: ValueOf, hooks: Hooks, context: Any) -> ShownValue:
     return ShownValue(text[:LONGEST_SHOWN], len(text) > LONGEST_SHOWN, size)
 
 
-async def shown_text(job: Job, text: str | None, hooks: Hooks, context: Any) -> str | None:
-    """Return what is shown of a text of an error; None for none."""
+async def shown_text(job: Job | None, text: str | None, hooks: Hooks, context: Any) -> str | None:
+    """Return what is shown of a text of an error; None for none. `job` is None for the error of a dead letter."""
     try:
         return await hooks.error_text_of(job, text, context)
     except Exception:
-        logger.exception("a hook failed for an error of job %s", job.id)
+        logger.exception("a hook failed for an error of %s", "a dead letter" if job is None else f"job {job.id}")
         return HIDDEN
