@@ -1,5 +1,3 @@
-"""A value for everything that a finding may name."""
-
 """The values of a finding of any kind."""
 
 from __future__ import annotations
