@@ -2,7 +2,9 @@
 
 const html = document.documentElement, ROOT = html.dataset.root;
 const PATH = location.pathname.slice(ROOT.length).replace(/\/$/, "");
-const main = document.querySelector("main"), [liveButton, themeButton] = document.querySelector("#controls").children;
+const find = (selector, scope = document) => scope.querySelector(selector);
+const all = (selector, scope = document) => [...scope.querySelectorAll(selector)];
+const main = find("main"), [liveButton, themeButton] = find("#controls").children;
 let kept = {};
 try { kept = localStorage; } catch { /* Blocked. */ }
 
@@ -55,26 +57,26 @@ function clock(moment) {
 }
 
 function showAges(scope) {
-  for (const one of scope.querySelectorAll("[data-ago]")) say(one, ago(new Date(one.dateTime)));
+  for (const one of all("[data-ago]", scope)) say(one, ago(new Date(one.dateTime)));
 }
 
-// What the script changes in each page of the server, before it is shown or merged.
+// Before a page is shown or merged.
 function prepare(scope) {
-  skew = Date.parse(scope.querySelector(".foot time")?.dateTime) - Date.now() || skew;
+  skew = Date.parse(find(".foot time", scope)?.dateTime) - Date.now() || skew;
   showAges(scope);
-  for (const one of scope.querySelectorAll("[data-clock]")) say(one, clock(new Date(one.dateTime)));
-  for (const one of scope.querySelectorAll("[data-hour]")) { // Below a chart, in UTC.
+  for (const one of all("[data-clock]", scope)) say(one, clock(new Date(one.dateTime)));
+  for (const one of all("[data-hour]", scope)) { // Below a chart, in UTC.
     const at = now();
     at.setUTCHours(...one.textContent.split(":"));
     one.removeAttribute("data-hour");
     say(one, at.toLocaleTimeString("en-GB").slice(0, 5));
   }
-  say(scope.querySelector("#zone"), Intl.DateTimeFormat().resolvedOptions().timeZone);
-  for (const one of scope.querySelectorAll("pre[tabindex]")) {
+  say(find("#zone", scope), Intl.DateTimeFormat().resolvedOptions().timeZone);
+  for (const one of all("pre[tabindex]", scope)) {
     const button = makeButton("btn quiet copy", "Copy");
     if (one.matches(".tb")) one.after(button); else one.parentElement.querySelector("header").append(button);
   }
-  for (const one of scope.querySelectorAll("[hidden]")) one.hidden = false; // What needs script is hidden in templates.
+  for (const one of all("[hidden]", scope)) one.hidden = false; // What needs script is hidden in templates.
 }
 
 // A page that was fetched becomes elements here only, without all that could act. The content policy is a second wall.
@@ -84,24 +86,24 @@ const isOurs = (href) => Object.assign(make("a"), { href }).origin === location.
 
 function parsed(text) {
   const page = new DOMParser().parseFromString(trusted ? trusted.createHTML(text) : text, "text/html");
-  for (const one of page.querySelectorAll("script,style,link,meta,base,iframe,object,embed,template,foreignObject,animate,set"))
+  for (const one of all("script,style,link,meta,base,iframe,object,embed,template,foreignObject,animate,set", page))
     one.remove();
-  for (const one of page.querySelectorAll("*"))
+  for (const one of all("*", page))
     for (const { name, value } of [...one.attributes])
       if (/^(on.*|style|srcdoc)$/i.test(name) || (/(href|src|action)$/i.test(name) && !isOurs(value))) one.removeAttribute(name);
   return page;
 }
 
-// Merging: elements stay, and what differs in them changes. So focus, scroll, boxes and open parts stay as well.
+// Merging: elements stay, and what differs in them changes. So focus, scroll, boxes and folds stay.
 
-const ROWS = "tr, .attention > li, a.err";
+const ROWS = "tr, .attention > li, .groups > li, a.err";
 let isAnew = false; // The viewer has asked for the rows as they are now.
 
 function keyOf(node) {
   if (node.nodeType !== 1) return "";
   const own = node.dataset.part || node.dataset.id;
-  if (own || !node.matches(ROWS)) return own ?? "";
-  if (node.matches("li")) return node.textContent.replace(/[\d,.]+/g, "#"); // Its numbers change.
+  if (own || !node.matches(ROWS)) return own ?? (node.matches("details") ? "details" : "");
+  if (node.matches(".attention *")) return node.textContent.replace(/[\d,.]+/g, "#"); // Numbers change.
   return (node.matches("a") ? node : node.querySelector("a"))?.getAttribute("href") ?? "";
 }
 
@@ -118,6 +120,8 @@ function byKey(nodes) {
 const isHeld = (list) => !isAnew && list.matches("table.jobs tbody, :hover, :focus-within")
   && [...list.children].some((one) => one.matches(ROWS) && keyOf(one));
 
+const isKin = (one, other) => !keyOf(one) && one.nodeName === other.nodeName && one.classList?.[0] === other.classList?.[0];
+
 function merge(old, fresh) {
   if (old.isEqualNode(fresh)) return;
   if (old.nodeType !== 1) { old.nodeValue = fresh.nodeValue; return; }
@@ -133,40 +137,48 @@ function merge(old, fresh) {
   if (held) return;
   let at = old.firstChild;
   for (const child of [...fresh.childNodes]) {
-    const key = keyOf(child);
-    const same = key ? known.get(key)?.shift() : at && !keyOf(at) && at.nodeName === child.nodeName && at;
+    let same = known.get(keyOf(child))?.shift();
+    if (!keyOf(child)) {
+      same = at;
+      while (same && !isKin(same, child)) same = child.nodeType === 1 ? same.nextSibling : null;
+      while (same && at !== same) {
+        const past = at;
+        at = at.nextSibling;
+        if (!keyOf(past)) past.remove();
+      }
+    }
     if (same && same === at) at = at.nextSibling; else old.insertBefore(same || child, at);
     if (same) merge(same, child);
   }
   while (at) [at] = [at.nextSibling, at.remove()];
 }
 
-// Jobs: what is new waits until the viewer asks for it, and what no longer matches stays, pale.
+// Jobs: what is new waits until it is asked for, and what no longer matches stays, pale.
 function keepJobs(fresh) {
-  const old = main.querySelector("table.jobs tbody");
+  const old = find("table.jobs tbody");
   if (!old || isAnew) return;
-  const wanted = byKey(fresh.querySelectorAll("table.jobs tbody tr")), shown = byKey(old.rows);
+  const wanted = byKey(all("table.jobs tbody tr", fresh)), shown = byKey(old.rows);
   if (!wanted.size) {
-    const list = old.closest(".scroll").cloneNode(true);
-    list.querySelector("tbody").replaceChildren();
-    fresh.querySelector("[data-part=jobs] .empty")?.replaceWith(list);
+    const list = old.closest("[data-part] > *").cloneNode(true);
+    find("tbody", list).replaceChildren();
+    find("[data-part=jobs] .empty", fresh)?.replaceWith(list);
   }
   const count = (some, others) => [...some.keys()].filter((key) => !others.has(key)).length;
   const come = count(wanted, shown), gone = count(shown, wanted);
-  if (come || gone) fresh.querySelector("#news")?.append(
-    come > 1 ? `${come} new ones match.` : come ? "1 new one matches." : `${gone} of these no longer match.`,
+  if (come || gone) find("#news", fresh)?.append(
+    come ? `${come} new ${come > 1 ? "ones match" : "one matches"}.` : `${gone} no longer match.`,
     makeButton("btn anew", come > 1 ? "Show them" : come ? "Show it" : "Remove them"));
 }
 
-// Live: the server says what has become stale, and then the page is asked for like any other.
+// Live: the server says what is stale, and then the page is asked for like any other.
 
-const EVERY = 10_000; // Milliseconds between two looks without a stream.
+const EVERY = 10_000; // Milliseconds from look to look without a stream.
 const [, job] = /^jobs\/([0-9a-f]{24})$/i.exec(PATH) ?? [];
 const regions = job ? [`job:${job.toLowerCase()}`] : {
   "": ["names", "errors", "schedules", "instances", "minutes"], jobs: ["names"], errors: ["errors"], schedules: ["schedules"],
   instances: ["instances", "names"], claims: [], // Of other collections: no stream shows them.
 }[PATH.split("/")[0]];
-const isLive = !!regions && !!main.querySelector("[data-part]");
+const isLive = !!regions && !!find("[data-part]");
 
 let source, openAt = 0, hiddenAt = 0, isPaused = false, isBusy = false, isFailing = false;
 let staleAt = 0, lookedAt = Date.now(), trueAt = lookedAt, nextAt = 0;
@@ -181,6 +193,7 @@ function open() {
     const news = JSON.parse(data);
     skew = Date.parse(news.at) - Date.now();
     if (news.regions.some((one) => regions.includes(one))) mark();
+    beat();
   });
   source.addEventListener("error", () => {
     if (source?.readyState !== EventSource.CLOSED) return; // The browser tries again.
@@ -194,11 +207,11 @@ const close = () => { source = source?.close(); };
 // Then the page waits, and the button shows its age.
 function isDisturbing() {
   const chosen = getSelection();
-  return document.querySelector("dialog[open], details.more[open]") || (!chosen.isCollapsed && main.contains(chosen.anchorNode));
+  return find("dialog[open], details.more[open]") || (!chosen.isCollapsed && main.contains(chosen.anchorNode));
 }
 
 function showTrouble(status) {
-  main.querySelector(".trouble")?.remove();
+  find(".trouble")?.remove();
   main.classList.toggle("old", status !== 200);
   if (status === 200) return;
   const why = { 0: "Reload the page to log in.", 403: "You may no longer read this.", 404: "This is no longer there." }[status];
@@ -210,8 +223,8 @@ function apply(fresh) {
   prepare(fresh);
   keepJobs(fresh);
   showTrouble(200);
-  merge(main, fresh.querySelector("main"));
-  merge(document.querySelector("nav.tabs"), fresh.querySelector("nav.tabs"));
+  merge(main, find("main", fresh));
+  merge(find("nav.tabs"), find("nav.tabs", fresh));
   document.title = fresh.title;
   showChosen();
 }
@@ -291,12 +304,12 @@ async function copy(button) {
   setTimeout(() => say(button, "Copy"), 2000);
 }
 
-const boxes = () => [...main.querySelectorAll("td.c-box input")];
+const boxes = () => all("td.c-box input");
 
 function showChosen() {
-  const all = boxes(), chosen = all.filter((one) => one.checked).length, every = main.querySelector("#choose-all");
-  say(main.querySelector("#chosen-count"), chosen ? `${chosen} chosen:` : "Chosen:");
-  if (every) Object.assign(every, { checked: !!chosen && chosen === all.length, indeterminate: !!chosen && chosen < all.length });
+  const found = boxes(), chosen = found.filter((one) => one.checked).length, every = find("#choose-all");
+  say(find("#chosen-count"), chosen ? `${chosen} chosen:` : "Chosen:");
+  if (every) Object.assign(every, { checked: !!chosen && chosen === found.length, indeterminate: !!chosen && chosen < found.length });
 }
 
 document.addEventListener("change", ({ target }) => {
@@ -311,37 +324,37 @@ document.addEventListener("click", ({ target }) => {
   if (button?.matches(".keys")) help();
   if (button?.matches(".anew")) {
     isAnew = true;
-    main.querySelector("[data-part=jobs] .scroll").focus();
+    find("[data-part=jobs] .scroll").focus();
     if (isBusy) mark(); else refresh();
   }
 });
 
-// Keys: off in fields, and altogether where the viewer wishes.
+// Keys: off in fields, or altogether.
 
 const keysOn = () => kept["monque-keys"] !== "false";
 let goingAt = 0;
 
 function help() {
-  document.querySelector("#keys-on").checked = keysOn();
-  document.querySelector("#keys").showModal();
+  find("#keys-on").checked = keysOn();
+  find("#keys").showModal();
 }
 
 const linkOf = (row) => (row?.matches("a") ? row : row?.querySelector("a"));
-const rows = () => [...main.querySelectorAll("tbody tr, .attention > li, a.err")].filter(linkOf);
+const rows = () => all(ROWS).filter((one) => linkOf(one) && !one.matches("thead *"));
 const rowNow = () => rows().find((one) => one.contains(document.activeElement));
 function step(by) {
-  const all = rows(), at = all.indexOf(rowNow());
-  linkOf(all[at < 0 ? 0 : at + by])?.focus();
+  const found = rows(), at = found.indexOf(rowNow());
+  linkOf(found[at < 0 ? 0 : at + by])?.focus();
 }
 
 const DO = {
-  "/": () => document.querySelector(".find input").select(),
+  "/": () => find(".find input").select(),
   g: () => { goingAt = Date.now(); },
   j: () => step(1),
   k: () => step(-1),
   x: () => rowNow()?.querySelector(".c-box input")?.click(),
   r: () => {
-    const retry = main.querySelector("[name=do][value=retry]");
+    const retry = find("[name=do][value=retry]");
     if (retry?.matches("button")) retry.click(); else retry?.form.requestSubmit();
   },
   ".": () => { if (isLive) pause(); },
@@ -350,10 +363,10 @@ const DO = {
 
 document.addEventListener("keydown", (event) => {
   const { key, target } = event;
-  if (event.ctrlKey || event.metaKey || event.altKey || event.isComposing || document.querySelector("dialog[open]")) return;
+  if (event.ctrlKey || event.metaKey || event.altKey || event.isComposing || find("dialog[open]")) return;
   if (target.matches("input:not([type=checkbox]), textarea, select")) return key === "Escape" && target.blur();
   if (!keysOn()) return;
-  const tabs = Date.now() - goingAt < 2000 ? [...document.querySelectorAll("nav.tabs a")] : [];
+  const tabs = Date.now() - goingAt < 2000 ? all("nav.tabs a") : [];
   const tab = tabs.find((one) => one.text[0].toLowerCase() === key);
   goingAt = 0;
   if (tab) tab.click(); else if (Object.hasOwn(DO, key)) DO[key](); else return;

@@ -1,0 +1,202 @@
+"""What a viewer has beside the pages themselves: zone, theme, keys, copies, and all of it without script as well."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+import pytest
+
+from tests.support.browser import Visits, axe_core
+from tests.web.pages.job_documents import job_document
+from trio_monque.store.driver.types import Collection
+from trio_monque.web.words.lengths import ago
+
+PHONE: Final = {"viewport": {"width": 390, "height": 844}, "has_touch": True, "is_mobile": True}
+ASK_AXE: Final = """async () => (await axe.run(document, {runOnly: ["wcag2a", "wcag2aa", "wcag21aa", "best-practice"]}))
+    .violations.map((one) => `${one.id}: ${one.nodes.map((node) => node.html).join(" ")}`)"""
+SCREENS: Final = [
+    "",
+    "jobs",
+    "jobs?status=failed",
+    "jobs?status=running&name=mail",
+    "jobs?name=none",
+    "search?q=mai",
+    "errors",
+    "schedules",
+    "instances",
+    "instances/worker-1",
+]
+LENGTHS: Final = [0, 1, 9, 10, 59, 60, 61, 3599, 3600, 3605, 86_399, 86_400, 86_460, 100_000, -1, -59, -7_300]
+
+BLOCKED: Final = "Object.defineProperty(window, 'localStorage', {get: () => { throw new DOMException('no') }})"
+PLAIN: Final = "Object.defineProperty(navigator, 'clipboard', {get: () => undefined})"
+
+
+def fill(jobs: Collection) -> None:
+    """Jobs in each state."""
+    now = datetime.now(UTC)
+    states = ["pending", "processing", "failed", "completed", "cancelled"]
+    made = [job_document("mail", status=one, fail_reason="error", meta={"tenant": "acme"}) for one in states * 3]
+    jobs.insert_many([*made, job_document("report", next_run_at=now + timedelta(days=400))])
+
+
+@pytest.mark.parametrize(("scheme", "size"), [("light", "wide"), ("dark", "wide"), ("dark", "phone")])
+def test_every_screen_can_be_used_by_everyone(visit: Visits, jobs: Collection, scheme: str, size: str) -> None:
+    fill(jobs)
+    one = visit(color_scheme=scheme, **(PHONE if size == "phone" else {}))
+    source = axe_core().read_text(encoding="utf-8")
+    ids = {job["status"]: str(job["_id"]) for job in jobs.find()}  # The last of each.
+    paths = [*SCREENS, *(f"jobs/{one}" for one in ids.values()), f"confirm?do=delete&id={ids['failed']}&back=jobs"]
+    faults: dict[str, Any] = {}
+    for path in paths:
+        one.go(path)
+        one.evaluate(source)
+        faults[path] = one.evaluate(ASK_AXE)
+        assert one.evaluate("document.documentElement.scrollWidth") <= one.evaluate("innerWidth"), path
+    one.go()
+    one.page.locator(".keys").click()
+    one.evaluate(source)
+    faults["keys"] = one.evaluate(ASK_AXE)
+    assert {path: found for path, found in faults.items() if found} == {}
+
+
+def test_moments_are_in_the_zone_of_the_viewer(visit: Visits, jobs: Collection) -> None:
+    jobs.insert_one(job_document("report", next_run_at=datetime.now(UTC) + timedelta(days=400)))
+    one = visit(timezone_id="Asia/Kathmandu")  # Three quarters of an hour off.
+    one.go()
+    one.expect("#zone").to_have_text(re.compile("^Asia/K"))
+    stated = datetime.fromisoformat(one.evaluate("document.querySelector('.foot time').dateTime"))
+    assert one.page.locator(".foot time").inner_text() == f"{stated + timedelta(hours=5, minutes=45):%H:%M:%S}"
+    hours = one.page.locator("svg.wide text:not([text-anchor])").all_text_contents()
+    clocks = [text for text in hours if re.fullmatch(r"\d\d:\d\d", text)]
+    first = datetime.strptime(clocks[0], "%H:%M").replace(tzinfo=UTC)
+    begin = stated + timedelta(hours=4, minutes=45)
+    assert abs((first - first.replace(hour=begin.hour, minute=begin.minute)).total_seconds()) <= 180
+
+
+def test_ages_count_on_in_the_words_of_the_server(visit: Visits, jobs: Collection) -> None:
+    one = visit()
+    one.page.clock.install()
+    one.go("search")
+    one.page.clock.pause_at(datetime.now(UTC) + timedelta(hours=1))
+    at = datetime.fromtimestamp(one.evaluate("Date.now()") / 1000, UTC)
+    moments = [at + timedelta(seconds=1) - timedelta(seconds=length) for length in LENGTHS]
+    one.evaluate(
+        """(moments) => document.querySelector("main").append(...moments.map((at) => {
+            const time = document.createElement("time");
+            time.dateTime = at;
+            time.dataset.ago = "";
+            return time;
+        }))""",
+        [moment.isoformat() for moment in moments],
+    )
+    one.page.clock.run_for(1000)
+    shown = one.page.locator("time[data-ago]").all_inner_texts()
+    skew = one.evaluate("Date.parse(document.querySelector('.foot time').dateTime)")
+    assert len(shown) == len(LENGTHS)
+    assert skew
+    assert shown == [ago(moment, at + timedelta(seconds=1)) for moment in moments]
+
+
+@pytest.mark.parametrize("has_clipboard", [True, False], ids=["clipboard", "plain HTTP"])
+def test_a_payload_is_copied_to_the_letter(visit: Visits, jobs: Collection, has_clipboard: bool) -> None:
+    job = job_document("mail", data={"n": 2**53 + 1, "text": "a\n<b>"})
+    jobs.insert_one(job)
+    one = visit(permissions=["clipboard-read", "clipboard-write"])
+    if not has_clipboard:
+        one.page.add_init_script(PLAIN)
+    one.go(f"jobs/{job['_id']}")
+    button = one.page.locator("[data-part=payload]").get_by_role("button")
+    button.click()
+    one.expect("[data-part=payload] .copy").to_have_text("Copied")
+    assert button.evaluate("(one) => one === document.activeElement")
+    field = one.page.locator(".find input")
+    field.focus()
+    one.page.keyboard.press("Control+v")
+    assert field.input_value() == '{   "n": 9007199254740993,   "text": "a\\n<b>" }'
+    one.expect("[data-part=payload] .copy").to_have_text("Copy")
+
+
+@pytest.mark.parametrize("is_blocked", [False, True], ids=["kept", "storage blocked"])
+def test_theme_is_automatic_light_or_dark(visit: Visits, jobs: Collection, is_blocked: bool) -> None:
+    one = visit(color_scheme="dark")
+    if is_blocked:
+        one.page.add_init_script(BLOCKED)
+    ground = "getComputedStyle(document.body).backgroundColor"
+    one.go()
+    dark = one.evaluate(ground)
+    button = one.page.locator("#controls .icon")
+    seen = []
+    for _ in range(3):
+        button.click()
+        seen.append((button.get_attribute("title"), one.evaluate(ground) == dark))
+    assert seen == [("Theme: light", False), ("Theme: dark", True), ("Theme: automatic", True)]
+    button.click()
+    one.go("jobs")
+    assert (one.evaluate(ground) == dark) is is_blocked
+
+
+def test_keys_go_to_screens_and_rows_and_stay_out_of_fields(visit: Visits, jobs: Collection) -> None:
+    fill(jobs)
+    one = visit()
+    one.go()
+    press = one.page.keyboard.press
+    press("/")
+    one.page.keyboard.type("gj?.")
+    assert one.page.locator(".find input").input_value() == "gj?."
+    press("Escape")
+    press("Control+.")
+    one.expect_live()
+    press("g")
+    press("j")
+    one.page.wait_for_url("**/jobs")
+    one.go("jobs?status=failed")
+    for key in "jjkjx":
+        press(key)
+    assert [box.is_checked() for box in one.page.locator("td.c-box input").all()] == [False, True, False]
+    one.page.locator("#choose-all").check()
+    one.expect("#chosen-count").to_have_text("3 chosen:")
+    press("r")
+    one.page.wait_for_url("**/confirm?**")
+    assert one.page.url.count("id=") == 3
+    one.go("jobs?status=failed")
+    press("j")
+    press("Enter")
+    one.page.wait_for_url(re.compile("/jobs/[0-9a-f]{24}$"))
+
+
+def test_keys_can_be_turned_off(visit: Visits, jobs: Collection) -> None:
+    one = visit()
+    one.go()
+    one.page.keyboard.press("?")
+    one.page.get_by_label("Keys are on").uncheck()
+    one.page.keyboard.press("Escape")
+    one.expect("dialog").to_be_hidden()
+    for _ in range(2):
+        one.page.keyboard.press("?")
+        one.expect("dialog").to_be_hidden()
+        one.go("jobs")
+    one.page.locator(".keys").click()
+    one.page.get_by_label("Keys are on").check()
+    one.page.get_by_role("button", name="Close").click()
+    one.expect("dialog").to_be_hidden()
+    one.page.keyboard.press("?")
+    one.expect("dialog").to_be_visible()
+
+
+def test_all_but_live_works_without_script(visit: Visits, jobs: Collection) -> None:
+    fill(jobs)
+    one = visit(java_script_enabled=False)
+    one.go()
+    one.expect("#controls").to_be_hidden()
+    one.expect(".keys").to_be_hidden()
+    one.expect("dialog").to_be_hidden()
+    one.page.get_by_role("link", name="Jobs", exact=True).click()
+    one.page.locator("details.more summary").click()
+    one.page.get_by_label("Name", exact=True).fill("report")
+    one.page.get_by_role("button", name="Show").click()
+    one.expect("table.jobs tbody tr").to_have_count(1)
+    one.expect("#choose-all").to_be_hidden()
+    one.expect("time[data-ago]").not_to_have_count(0)
