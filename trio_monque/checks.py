@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Mapping
 from datetime import UTC, datetime, timedelta
 from difflib import get_close_matches
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from .error_types import InvalidOptionError
 
@@ -79,19 +79,20 @@ def checked_seconds(option: str, value: float | timedelta) -> float:
     return value
 
 
-# BSON dates reach further, Python's datetimes do not.
-_LATEST = datetime(9999, 1, 1, tzinfo=UTC)
+# BSON dates reach further, Python's datetimes do not. What is stored leaves room for the sums that are made of it.
+_LATEST: Final = datetime(9999, 1, 1, tzinfo=UTC)
+LAST_MOMENT: Final = datetime.max.replace(tzinfo=UTC)
 
 
-def checked_moment(option: str, moment: object) -> datetime:
+def checked_moment(option: str, moment: object, latest: datetime = _LATEST) -> datetime:
     """Returns the moment as it can be stored: UTC, in whole milliseconds. A naive datetime is refused."""
     if not isinstance(moment, datetime):
         problem = "must be a datetime with a time zone, for example datetime.now(UTC) + timedelta(hours=1)"
         raise InvalidOptionError(option, moment, problem)
     if moment.tzinfo is None or moment.utcoffset() is None:
         raise InvalidOptionError(option, moment, "must be timezone-aware, for example datetime.now(UTC)")
-    if moment > _LATEST:
-        raise InvalidOptionError(option, moment, "lies beyond the year 9998")
+    if moment > latest:
+        raise InvalidOptionError(option, moment, f"lies beyond the year {9998 if latest == _LATEST else 9999}")
     try:
         moment = moment.astimezone(UTC)
     except OverflowError as error:

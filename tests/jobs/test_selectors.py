@@ -31,6 +31,19 @@ def test_range_between_two_milliseconds_selects_the_same_stored_moments() -> Non
     assert within(at_least=AT, at_most=AT) == Within(at_least=AT, at_most=AT)
 
 
+def test_range_may_reach_the_end_of_time() -> None:
+    last = datetime.max.replace(tzinfo=UTC)
+    stored = last - timedelta(microseconds=999)
+    assert JobSelector(older_than=last).guard(ALL) == {"created_at": Within(below=stored)}
+    assert JobFilter(created_to=last, run_from=last).conditions() == {
+        "created_at": Within(at_most=stored),
+        "next_run_at": Within(at_least=stored),
+    }
+    west = timezone(timedelta(hours=-5))
+    with pytest.raises(InvalidOptionError, match="beyond the year 9999"):
+        JobSelector(older_than=datetime.max.replace(tzinfo=west))
+
+
 def test_guard_has_each_option_that_was_given_and_no_other() -> None:
     assert JobSelector().conditions() == {}
     assert JobSelector(older_than=AT).guard(ALL) == {"created_at": Within(below=AT)}

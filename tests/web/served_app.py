@@ -17,12 +17,16 @@ from starlette.routing import Mount, Route
 from trio_monque import Monque
 from trio_monque.client import bulk
 from trio_monque.web import allow_all, create_app
+from trio_monque.web.guard import rates
 from trio_monque.web.live import hub
 
 ORDER: Final = json.loads(os.environ["ORDER"])
 
 if "viewers" in ORDER:  # For a test that opens more of them than there may be.
     hub.MOST_VIEWERS = ORDER["viewers"]
+
+if "rate" in ORDER:  # For a test that sends more than ten changes a second.
+    vars(rates)["MOST_A_SECOND"] = ORDER["rate"]
 
 if "batch" in ORDER:  # For a test that ends the server in the middle of an action.
     vars(bulk)["MOST_IN_A_BATCH"] = ORDER["batch"]

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Self, TypedDict
 
-from ..checks import checked_moment
+from ..checks import LAST_MOMENT, checked_moment
 from ..error_types import InvalidOptionError
 from .conditional_write import Containing, OneOf, Within
 from .job import JobStatus
@@ -110,12 +110,17 @@ def within(
     return Within(above=_down(above), below=_up(below), at_least=_up(at_least), at_most=_down(at_most))
 
 
+_MILLISECOND: Final = timedelta(milliseconds=1)
+
+
 def _down(end: datetime | None) -> datetime | None:
     return None if end is None else end - timedelta(microseconds=end.microsecond % 1000)
 
 
 def _up(end: datetime | None) -> datetime | None:
-    return None if end is None else end + timedelta(microseconds=-end.microsecond % 1000)
+    if end is None or end > LAST_MOMENT - _MILLISECOND:  # There is no later one.
+        return _down(end)
+    return end + timedelta(microseconds=-end.microsecond % 1000)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -200,7 +205,8 @@ class JobSelector:
         begin, end = getattr(self, first), getattr(self, last)
         for option, moment in ((first, begin), (last, end)):
             if moment is not None:
-                checked_moment(option, moment)
+                # The end of time is how programs spell "without an end".
+                checked_moment(option, moment, latest=LAST_MOMENT)
                 # Python compares two datetimes of one zone by wall clock, and an hour of it may occur twice.
                 object.__setattr__(self, option, moment.astimezone(UTC))
         if begin is None or end is None:

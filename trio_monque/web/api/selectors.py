@@ -73,7 +73,13 @@ def selection_of(selector: Mapping[str, Any], hooks: Hooks) -> Selection | None:
         for key, attribute in _ATTRIBUTES.items()
         if key in selector
     }
-    return cast("Selection", given)
+    return None if _ends_before_it_begins(given) else cast("Selection", given)
+
+
+def _ends_before_it_begins(given: Mapping[str, Any]) -> bool:
+    """Return whether no job is of the age. The library refuses that, and the contract selects none, as lists do."""
+    newer, older = given.get("newer_than"), given.get("older_than")
+    return newer is not None and older is not None and newer >= older
 
 
 def check_error_search(hooks: Hooks, searches: bool) -> None:  # noqa: FBT001
