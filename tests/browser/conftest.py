@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
 SERVED: Final = Path(__file__).parent / "served_dashboard.py"
-DATABASE: Final = f"browser_{os.getpid()}"
+IS_WRITING: Final = "MONQUE_SCREENSHOTS" in os.environ
+DATABASE: Final = "shop" if IS_WRITING else f"browser_{os.getpid()}"
 PREFIX: Final = "/ops/jobs"
 
 
@@ -34,7 +35,8 @@ def browser() -> Iterator[Browser]:
 @pytest.fixture(scope="session")
 def dashboard(mongod: EmbeddedServer) -> Iterator[str]:
     """Where the dashboard is: a process of its own serves it until the last test has ended."""
-    order = {"uri": mongod.uri, "database": DATABASE, "prefix": PREFIX}
+    environment = "production" if IS_WRITING else "testing"
+    order = {"uri": mongod.uri, "database": DATABASE, "prefix": PREFIX, "environment": environment}
     with WebServer("uvicorn", SERVED, {"ORDER": json.dumps(order)}) as server:
         server.wait_until_it_serves()
         yield server.url + PREFIX

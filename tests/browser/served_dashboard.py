@@ -17,5 +17,5 @@ ORDER: Final = json.loads(os.environ["ORDER"])
 
 client = MongoClient[Any](ORDER["uri"], tz_aware=True)
 monque = Monque(client[ORDER["database"]], stats_cache_ttl=0)  # A test sees at once what it has written.
-dashboard = create_app(monque, authorize=allow_all, environment="testing", filters=["meta.tenant"])
+dashboard = create_app(monque, authorize=allow_all, environment=ORDER["environment"], filters=["meta.tenant"])
 app = Starlette(routes=[Mount(ORDER["prefix"], dashboard)])

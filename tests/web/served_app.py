@@ -17,7 +17,7 @@ from starlette.routing import Mount, Route
 from trio_monque import Monque
 from trio_monque.client import bulk
 from trio_monque.web import allow_all, create_app
-from trio_monque.web.guard import rates
+from trio_monque.web.guard import limits_per_caller
 from trio_monque.web.live import hub
 
 ORDER: Final = json.loads(os.environ["ORDER"])
