@@ -26,7 +26,7 @@ if "viewers" in ORDER:  # For a test that opens more of them than there may be.
     hub.MOST_VIEWERS = ORDER["viewers"]
 
 if "rate" in ORDER:  # For a test that sends more than ten changes a second.
-    vars(rates)["MOST_A_SECOND"] = ORDER["rate"]
+    vars(limits_per_caller)["MOST_A_SECOND"] = ORDER["rate"]
 
 if "batch" in ORDER:  # For a test that ends the server in the middle of an action.
     vars(bulk)["MOST_IN_A_BATCH"] = ORDER["batch"]
