@@ -11,8 +11,8 @@ from typing import Any, Final, NewType, get_origin
 from .declared_types import Kind, fields_of, kind_of, name_of
 from .problems import ValueProblem, key_step
 from .reading import Readers
-from .scalars import SCALARS, Read
-from .stored import TEXT_TYPES, stored_form, stored_key
+from .reading_scalars import SCALARS, Read
+from .writing import TEXT_TYPES, stored_form, stored_key
 
 # As `payload=`, these are called with the stored value, like any callable: `int` also reads "7".
 BUILTINS: Final = frozenset({bool, int, float, str, bytes, bytearray, list, tuple, dict, set, frozenset})

@@ -10,12 +10,12 @@ from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import Any, Final, Literal, NoReturn, Union, get_args, get_origin
 
-from .containers import CONTAINERS, Reader, anything, document_reader, named_tuple_reader, tuple_reader
 from .declared_types import Kind, field_hints, fields_of, is_required, kind_of, name_of, resolved
 from .libraries import msgspec_keys, msgspec_reader, pydantic_keys, pydantic_reader
 from .problems import ValueProblem, wrong
-from .scalars import SCALARS, Read, enum_reader, literal_reader, text_reader
-from .stored import TEXT_TYPES
+from .reading_containers import CONTAINERS, Reader, anything, document_reader, named_tuple_reader, tuple_reader
+from .reading_scalars import SCALARS, Read, enum_reader, literal_reader, text_reader
+from .writing import TEXT_TYPES
 
 _ANYTHING: Final = (Any, object)
 

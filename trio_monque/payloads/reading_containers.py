@@ -11,7 +11,7 @@ from itertools import repeat
 from typing import Any, Final
 
 from .problems import ValueProblem, key_step, wrong
-from .scalars import Read
+from .reading_scalars import Read
 
 
 @dataclass(slots=True)
