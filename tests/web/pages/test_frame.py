@@ -20,6 +20,7 @@ from trio_monque.web.pages.assets import assets
 from trio_monque.web.pages.rendering import visible
 
 TEMPLATES: Final = sorted(files("trio_monque.web.pages").joinpath("templates").iterdir(), key=lambda one: one.name)
+PATHS: Final = ("/", "/jobs", "/errors", "/schedules", "/instances", "/instances/w", "/health")
 NOW: Final = datetime(2030, 1, 2, 3, 4, 5, tzinfo=UTC)
 
 
@@ -95,9 +96,10 @@ def test_a_root_path_that_is_none_is_refused_and_not_printed(db: Database, root_
     assert root_path not in answer.text
 
 
-def test_a_caller_who_may_not_read_gets_one_sentence(db: Database) -> None:
+@pytest.mark.parametrize("path", PATHS)
+def test_a_caller_who_may_not_read_gets_one_sentence(db: Database, path: str) -> None:
     app = create_app(Monque(db), authorize=lambda _action, _context, _target: False)
-    answer = get(app, "/")
+    answer = get(app, path)
     assert answer.status_code == 403
     assert "Read access denied" in answer.text
     assert "Instances" not in re.sub(r"<nav.*?</nav>", "", answer.text, flags=re.S)
@@ -113,9 +115,10 @@ def test_a_hook_that_raises_shows_nothing_of_itself(db: Database, caplog: pytest
     assert "secret" in caplog.text
 
 
-def test_page_without_a_database_asks_to_come_back() -> None:
+@pytest.mark.parametrize("path", PATHS)
+def test_page_without_a_database_asks_to_come_back(path: str) -> None:
     with MongoClient[Any]("mongodb://127.0.0.1:1/?serverSelectionTimeoutMS=50", tz_aware=True) as client:
-        answer = get(create_app(Monque(client["shop"], operation_timeout=0.2)), "/")
+        answer = get(create_app(Monque(client["shop"], operation_timeout=0.2)), path)
     assert answer.status_code == 503
     assert "The database does not answer" in answer.text
 
