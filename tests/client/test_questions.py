@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from time import process_time
 from typing import Any, Final
 
 import pytest
@@ -11,6 +12,7 @@ from bson import ObjectId
 from tests.support.examined import examined, profiling
 from trio_monque import Monque
 from trio_monque.errors import InvalidOptionError
+from trio_monque.jobs.failure_groups import error_kind
 from trio_monque.store.driver.types import Collection, Database
 
 BEGIN: Final = datetime(2026, 1, 1, tzinfo=UTC)
@@ -152,6 +154,13 @@ async def test_errors_that_differ_late_are_two_groups(monque: Monque, jobs: Coll
     found = (await monque.get_error_groups()).groups
     assert [one.count for one in found] == [1, 1]
     assert all(len(one.error) <= 160 for one in found)
+
+
+@pytest.mark.parametrize("part", ["x", "a-", "aaaaaaaa-", "a@", "a.b@c."])
+def test_a_long_line_without_spaces_is_read_in_a_moment(part: str) -> None:
+    began = process_time()
+    assert error_kind(f"{100_000 * part} 7")
+    assert process_time() - began < 1.0  # It takes under a millisecond, and minutes if each letter were a begin.
 
 
 async def test_group_has_its_jobs_by_name(monque: Monque, jobs: Collection) -> None:
