@@ -20,6 +20,9 @@ FILES = {"enqueue": 14, "blocking enqueue": 13, "run": 40}
 CALLS_ON_TRIO_THREAD = 110
 """Python calls for each job of a scheduler that runs a hundred at a time; about fifteen fewer in real time."""
 
+CALLS_OF_MINUTES = 1.1
+"""More calls where minutes are counted: one for the row of the name, and a tenth for what begins a minute."""
+
 
 @cache
 def traced(uri: str, database: str) -> dict[str, Any]:
@@ -39,3 +42,8 @@ def test_a_job_crosses_few_files(trace: dict[str, Any], part: str) -> None:
 
 def test_a_job_among_a_hundred_takes_few_calls(trace: dict[str, Any]) -> None:
     assert trace["calls"] <= CALLS_ON_TRIO_THREAD
+
+
+def test_minutes_cost_a_job_one_call(trace: dict[str, Any]) -> None:
+    """The call that counts is made without them, too."""
+    assert 0.9 <= trace["calls with minutes"] - trace["calls"] <= CALLS_OF_MINUTES

@@ -26,6 +26,9 @@ from trio.testing import wait_all_tasks_blocked
 
 import trio_monque
 from trio_monque import Monque, NewJob, RunningJob, Workers, open_scheduler
+from trio_monque.jobs.minutes import DONE
+from trio_monque.scheduler import assembly
+from trio_monque.scheduler.minute_counts import MinuteCounts
 from trio_monque.testing import SchedulerOpener, drain, run_virtual
 
 PACKAGE = str(Path(trio_monque.__file__).parent) + os.sep
@@ -122,6 +125,22 @@ async def many_jobs(trace: Trace, database: Any) -> float:
     return trace.calls / JOBS
 
 
+@contextmanager
+def counted_by_minutes() -> Iterator[MinuteCounts]:
+    """Schedulers count what they do in each minute, as in real time: in virtual time, that is turned off."""
+    counts = MinuteCounts(lambda: SLOTS)
+    usual = vars(assembly)["JobReporter"]
+    vars(assembly)["JobReporter"] = lambda *given, **options: usual(*given, **{**options, "minutes": counts})
+    try:
+        yield counts
+    finally:
+        vars(assembly)["JobReporter"] = usual
+
+
+def done_in(counts: MinuteCounts) -> int:
+    return sum(row[DONE] for part in counts.all_so_far() for row in part.rows.values())
+
+
 if __name__ == "__main__":
     with MongoClient[Any](os.environ["MONQUE_MONGODB_URI"], tz_aware=True) as mongo:
         trace, run = Trace(), partial(run_virtual, deterministic=True, seed=1)
@@ -129,4 +148,8 @@ if __name__ == "__main__":
         found = trio.run(single_jobs, trace, database)
         database.drop_collection("monque_jobs")
         found["calls"] = run(many_jobs, trace, database)
+        database.drop_collection("monque_jobs")
+        with counted_by_minutes() as counts:
+            found["calls with minutes"] = run(many_jobs, trace, database)
+        assert done_in(counts) == JOBS
         print(json.dumps(found))  # noqa: T201  # For the test.

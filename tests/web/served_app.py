@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 from typing import Any, Final
 
@@ -30,6 +31,10 @@ if "rate" in ORDER:  # For a test that sends more than ten changes a second.
 
 if "batch" in ORDER:  # For a test that ends the server in the middle of an action.
     vars(bulk)["MOST_IN_A_BATCH"] = ORDER["batch"]
+
+if "audit" in ORDER:  # For a test that reads who is said to have changed something.
+    logging.getLogger("trio_monque.web.audit").addHandler(logging.StreamHandler())
+    logging.getLogger("trio_monque.web.audit").setLevel(logging.INFO)
 
 client = MongoClient[Any](ORDER["uri"], tz_aware=True)
 manage = create_app(Monque(client[ORDER["database"]]), authorize=allow_all, allowed_hosts=ORDER.get("hosts"))

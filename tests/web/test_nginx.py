@@ -73,17 +73,18 @@ def _joined(chunked: bytes) -> bytes:
 
 
 @contextmanager
-def behind_nginx(kind: str, how: str, mongod: EmbeddedServer, db: Database) -> Iterator[Client]:
+def behind_nginx(kind: str, how: str, mongod: EmbeddedServer, db: Database) -> Iterator[tuple[Client, WebServer]]:
     """A server behind a proxy that strips the prefix, which the server has as an option then, or keeps it."""
     is_stripped = how == "stripped"
-    order = {"uri": mongod.uri, "database": db.name, "mount": "" if is_stripped else PREFIX}
+    order = {"uri": mongod.uri, "database": db.name, "mount": "" if is_stripped else PREFIX, "audit": True}
     options = ["--root-path", PREFIX] if is_stripped else []
     with WebServer(kind, SERVED, {"ORDER": json.dumps(order)}, options) as server:
         server.wait_until_it_serves()
         target = server.url + ("/" if is_stripped else "")
-        location = f"location {PREFIX}/ {{ proxy_pass {target}; proxy_set_header Host $http_host; }}"
+        headers = "proxy_set_header Host $http_host; proxy_set_header X-Forwarded-For $remote_addr;"
+        location = f"location {PREFIX}/ {{ proxy_pass {target}; {headers} }}"
         with TemporaryDirectory(prefix="nginx") as folder, nginx(Path(folder), location) as where:
-            yield Client(where)
+            yield Client(where), server
 
 
 @pytest.mark.parametrize("how", ["stripped", "kept"])
@@ -92,12 +93,13 @@ def test_application_works_behind_nginx_under_a_prefix(
     mongod: EmbeddedServer, db: Database, jobs: Collection, kind: str, how: str
 ) -> None:
     insert(jobs, 2000)
-    with behind_nginx(kind, how, mongod, db) as client:
+    with behind_nginx(kind, how, mongod, db) as (client, server):
         links_are_right(client)
         stream_passes_at_once(client, db)
         before = sorted(map(repr, jobs.find()))
         no_path_leads_out(client)
         assert sorted(map(repr, jobs.find())) == before
+        caller_does_not_choose_the_address(client, server)
 
 
 def links_are_right(client: Client) -> None:
@@ -117,6 +119,17 @@ def stream_passes_at_once(client: Client, db: Database) -> None:
         _read_until(stream, b'"schedules"')  # All is stale at first, and the stream goes on.
         Monque(db).sync.enqueue("new")
         assert b"names" in _read_until(stream, b"event: stale")
+
+
+def caller_does_not_choose_the_address(client: Client, server: WebServer) -> None:
+    """It is who is limited, and whom the log names."""
+    body = {"name": "forged"}
+    client.ask(
+        "POST", f"{PREFIX}/api/v1/names/actions/pause", body, X_Forwarded_For="192.0.2.66", X_Real_IP="192.0.2.66"
+    )
+    line = server.wait_for_line("forged")
+    assert line.startswith("pause by ")
+    assert "192.0.2.66" not in line
 
 
 def _read_until(stream: socket.socket, text: bytes) -> bytes:
