@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import logging
 import re
 from collections.abc import Callable
@@ -16,8 +17,9 @@ from tests.web.http import LOOPS, Ask, asking
 from tests.web.pages.fetching import get
 from tests.web.pages.job_documents import job_document
 from trio_monque import Monque
+from trio_monque.locks_and_dead_letters import dead_letter_lock
 from trio_monque.store.driver.types import Database
-from trio_monque.web import allow_all, create_app
+from trio_monque.web import ClaimRules, allow_all, create_app
 from trio_monque.web.pages.form import after, place_in
 
 HERE: Final = {"Sec-Fetch-Site": "same-origin"}
@@ -130,6 +132,24 @@ def test_names_are_paused_after_a_question_and_resumed_at_once(db: Database, app
     assert "Resume" in get(app, "/").text
     assert post(app, do="resume", target=name).headers["location"] == "/?done=resume&n=1"
     assert [*Monque(db).sync.paused()] == []
+
+
+def test_dead_letters_are_readmitted_one_by_one_and_all_after_a_question(db: Database) -> None:
+    app = create_app(Monque(db), authorize=allow_all, claims={"orders": (db["orders"], ClaimRules({}))})
+    db["orders"].insert_many([{"_id": number, "lock": dead_letter_lock(3, "no")} for number in range(3)])
+    page = get(app, "/claims/orders").text
+    letter = html.unescape(re.findall(r'name="letter" value="([^"]*)"', page)[0])
+    one = post(app, do="readmit", target="orders", letter=letter, back="claims/orders")
+    assert one.headers["location"] == "/claims/orders?done=readmit&n=1"
+    assert "1 document is claimable again." in get(app, one.headers["location"]).text
+    assert post(app, do="readmit", target="orders").status_code == 400
+    assert (
+        "Readmit all dead letters of orders?" in get(app, "/confirm?do=readmit&target=orders&back=claims/orders").text
+    )
+    every = post(app, do="readmit", target="orders", ok="1", back="claims/orders")
+    assert every.headers["location"] == "/claims/orders?done=readmit&n=2"
+    assert post(app, do="readmit", target="nothing", ok="1").status_code == 404
+    assert "Readmit" not in get(app, "/claims/orders").text
 
 
 @pytest.mark.parametrize(

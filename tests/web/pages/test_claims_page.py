@@ -53,7 +53,7 @@ def test_sources_have_their_numbers_and_holders(db: Database, loop: str) -> None
     answer = get(app, "/claims", loop=loop)
     assert answer.status_code == 200
     assert cells(answer.text) == ["2", "1", "2", "1", "1", "0"]
-    assert "<title>1 dead letters, claims" in answer.text
+    assert "<title>1 dead letter, claims" in answer.text
     source = get(app, "/claims/orders", loop=loop).text
     assert re.search(r"late 1 \d+ m", words(source))
     assert "&lt;script&gt;" in source

@@ -18,7 +18,7 @@ from ..api.route import Asked, Route
 from ..api.selectors import check_selector
 from ..guard.body import form_bytes
 from ..live.long_answer import LongAnswer
-from .deeds import CANCEL_RUN, RUN_NOW, Deed
+from .deeds import CANCEL_RUN, READMIT, RUN_NOW, Deed
 from .form import Form, after, form_in, pairs_in
 from .jobs_asked import jobs_asked
 from .screen import Dashboard, root_of
@@ -76,6 +76,9 @@ async def step_of(form: Form, dashboard: Dashboard) -> Step:
         RefusedRequestError: It cannot be done to such a target (400).
     """
     deed = form.deed
+    if deed is READMIT:
+        body = {"everything": True} if form.letter is None else {"ids": [form.letter]}
+        return Step(_ROUTES["readmitDeadLetters"], Asked(body=body, id_text=form.target or ""))
     if form.target is not None:
         return Step(_ROUTES[f"{deed.key}Name"], Asked(body={"name": form.target}))
     if form.is_all:

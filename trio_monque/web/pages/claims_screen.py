@@ -9,7 +9,7 @@ from typing import Final
 from ...claims.claimed_collection import MOST_COUNTED, ClaimedCollection
 from ...error_types import MissingIndexError
 from ...store.documents.counting import LockCounts
-from ..words.lengths import grouped
+from ..words.lengths import counted, grouped
 from .screen import PageCall, View
 
 STATES: Final[Sequence[tuple[str, str, str]]] = (
@@ -66,7 +66,8 @@ async def claims_facts(call: PageCall) -> View:
         if counts is not None:
             dead += min(counts.dead_letters, MOST_COUNTED - 1)
             is_capped = is_capped or counts.dead_letters >= MOST_COUNTED
-    title = f"{grouped(dead)}{'+' if is_capped else ''} dead letters, claims" if dead else "Claims"
+    number = f"{grouped(dead)}+ dead letters" if is_capped else counted(dead, "dead letter")
+    title = f"{number}, claims" if dead else "Claims"
     return View("claims.html", title, {"rows": rows, "headings": [heading for _, heading, _ in STATES]})
 
 

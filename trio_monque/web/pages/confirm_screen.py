@@ -9,7 +9,7 @@ from ..api.selected_jobs import count_possible
 from ..api.selectors import selection_of
 from ..live.background_actions import State
 from .acting import selector_of
-from .deeds import DEEDS, jobs_in_words
+from .deeds import DEEDS, READMIT, jobs_in_words
 from .form import Form, form_in
 from .jobs_asked import SPANS, jobs_asked
 from .screen import PageCall, View
@@ -26,7 +26,9 @@ async def confirm_facts(call: PageCall) -> View:
         selector = selector_of(query, call.now)
         query["since"] = selector["updatedAtFrom"]
     number, is_capped = await _number_of(call, form)
-    what = f"name {form.target}" if form.target is not None else jobs_in_words(number, is_capped=is_capped)
+    what = jobs_in_words(number, is_capped=is_capped)
+    if form.target is not None:
+        what = f"all dead letters of {form.target}" if form.deed is READMIT else f"name {form.target}"
     title = f"{form.deed.label} {what}?"
     return View(
         "confirm.html",
@@ -47,7 +49,8 @@ async def confirm_facts(call: PageCall) -> View:
 async def _number_of(call: PageCall, form: Form) -> tuple[int, bool]:
     deed = form.deed
     if not form.is_all:
-        if not await call.may(deed.action):
+        source = {"source": form.target, "everything": True}
+        if not await call.may(deed.action, source if deed is READMIT else None):
             raise RefusedRequestError(403, DENIED)
         return len(form.ids), False
     selector = selector_of(form.query, call.now)

@@ -100,9 +100,18 @@ RESUME: Final = Deed(
     past="resumed",
 )
 
+READMIT: Final = Deed(
+    key="readmit",
+    label="Readmit",
+    action="readmit",
+    states=frozenset(),
+    before="Its dead letters are claimable again, with all their attempts.",
+    past="claimable again",
+)
+
 OF_JOBS: Final[Sequence[Deed]] = (RETRY, RUN_NOW, CANCEL, CANCEL_RUN, DELETE)
 """In the order of their buttons."""
-DEEDS: Final[Mapping[str, Deed]] = {one.key: one for one in (*OF_JOBS, PAUSE, RESUME)}
+DEEDS: Final[Mapping[str, Deed]] = {one.key: one for one in (*OF_JOBS, PAUSE, RESUME, READMIT)}
 
 
 def jobs_in_words(number: int, *, is_capped: bool = False) -> str:
@@ -122,7 +131,7 @@ def said_of(done: str | None, number: str | None, refused: str | None) -> str | 
         return f"The name is {deed.past}."
     count, left = _number(number), _number(refused)
     are = "is" if count == 1 else "are"
-    sentence = f"{counted(count, 'job')} {are} {deed.past}."
+    sentence = f"{counted(count, 'document' if deed is READMIT else 'job')} {are} {deed.past}."
     return f"{sentence} {counted(left, 'job')} could not be changed: look at their state." if left else sentence
 
 

@@ -9,7 +9,7 @@ from typing import Final
 from urllib.parse import parse_qsl, urlencode
 
 from ..answers import INVALID_INPUT, RefusedRequestError
-from .deeds import DEEDS, Deed
+from .deeds import DEEDS, PAUSE, READMIT, RESUME, Deed
 
 MOST_FIELDS: Final = 300
 MOST_IDS: Final = 100
@@ -17,8 +17,10 @@ RESULT: Final = frozenset({"done", "n", "not"})
 """The keys that say what was done, in the query of the page that is shown after it."""
 
 _ID: Final = re.compile(r"[0-9a-fA-F]{24}")
-_BACK: Final = re.compile(r"(|jobs|jobs/[0-9a-fA-F]{24}|errors|schedules|instances|search)")
-_PARTS: Final = frozenset({"do", "id", "all", "target", "back", "ok"})
+_BACK: Final = re.compile(
+    r"(|jobs|jobs/[0-9a-fA-F]{24}|errors|schedules|instances|search|health|claims(/[A-Za-z0-9_][A-Za-z0-9._-]{0,99})?)"
+)
+_PARTS: Final = frozenset({"do", "id", "all", "target", "letter", "back", "ok"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +32,8 @@ class Form:
         ids: To which jobs; empty for another target.
         is_all: To all jobs that match `query`.
         query: The filters of the screen Jobs, for `is_all`.
-        target: The name that is paused or resumed.
+        target: The name that is paused or resumed, or the source of claims.
+        letter: The document that is readmitted; None for all dead letters of the source.
         back: The page that is shown after it: a path below the dashboard with its query.
         is_confirmed: A page has asked.
     """
@@ -40,13 +43,15 @@ class Form:
     is_all: bool
     query: Mapping[str, str]
     target: str | None
+    letter: str | None
     back: str
     is_confirmed: bool
 
     @property
     def needs_confirmation(self) -> bool:
         """Whether a page asks first: for whatever cannot be undone, and for more than one job."""
-        return self.deed.asks or self.is_all or len(self.ids) > 1
+        all_letters = self.deed is READMIT and self.letter is None
+        return self.deed.asks or self.is_all or len(self.ids) > 1 or all_letters
 
     @property
     def fields(self) -> Sequence[tuple[str, str]]:
@@ -73,7 +78,10 @@ def form_in(pairs: Sequence[tuple[str, str]]) -> Form:
     if (bool(ids), is_all, target is not None).count(True) != 1:
         raise RefusedRequestError(400, "Choose at least one job")
     query = {key: value for key, value in pairs if key not in _PARTS and value}
-    return Form(deed, ids, is_all, query, target, place_in(given.get("back", "")), given.get("ok") == "1")
+    if (target is not None) != (deed in (PAUSE, RESUME, READMIT)):
+        raise RefusedRequestError(400, INVALID_INPUT)
+    letter, back = given.get("letter") or None, place_in(given.get("back", ""))
+    return Form(deed, ids, is_all, query, target, letter, back, given.get("ok") == "1")
 
 
 def pairs_in(raw: bytes) -> Sequence[tuple[str, str]]:
