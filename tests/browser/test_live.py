@@ -241,10 +241,12 @@ def test_the_last_good_page_stays_and_says_how_old_it_is(visit: Visits, jobs: Co
     one.page.clock.install()
     one.go()
     one.expect_live()
+    one.expect(VITAL).to_have_text("1")
     where, other = f"{visit.url}/", "<html><body><main>other</main></body></html>"
-    enqueue(jobs, "mail")
     for status, words in REFUSALS.items():
         one.page.route(where, partial(refuse, status, other))
+        if status == 503:
+            enqueue(jobs, "mail")
         one.let_pass(11)
         one.expect(".trouble").to_contain_text(words)
         one.expect(VITAL).to_have_text("1")
@@ -256,6 +258,29 @@ def test_the_last_good_page_stays_and_says_how_old_it_is(visit: Visits, jobs: Co
     one.expect(VITAL).to_have_text("2")
     one.expect(".trouble").to_have_count(0)
     one.expect_live()
+
+
+def test_a_page_that_takes_long_is_read_less_often(visit: Visits, jobs: Collection) -> None:
+    one = visit()
+    one.page.clock.install()
+    one.go()
+    one.expect_live()
+    one.expect("[data-part=names] .empty").to_be_visible()
+    held: list[Route] = []
+    one.page.route(f"{visit.url}/", lambda route: held.append(route))
+    enqueue(jobs, "mail")
+    wait_until(lambda: one.evaluate("1") and held, "the page is read")
+    one.page.unroute(f"{visit.url}/")
+    one.let_pass(2)
+    held[0].continue_()
+    one.expect(VITAL).to_have_text("1")
+    reads = one.reads
+    enqueue(jobs, "mail")
+    one.let_pass(8)
+    one.expect(".live").to_contain_text(" old")
+    assert one.reads == reads
+    one.let_pass(3)
+    one.expect(VITAL).to_have_text("2")
 
 
 def test_beside_many_changes_a_page_is_read_at_most_once_a_second(visit: Visits, jobs: Collection) -> None:

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import pytest
 
+from tests.cli.doctor_support import enter
 from tests.support.browser import Visits, axe_core
 from tests.web.pages.job_documents import job_document
 from trio_monque.store.driver.types import Collection
@@ -35,11 +36,15 @@ PLAIN: Final = "Object.defineProperty(navigator, 'clipboard', {get: () => undefi
 
 
 def fill(jobs: Collection) -> None:
-    """Jobs in each state."""
+    """Jobs in each state, a schedule, and two instances: one is silent."""
     now = datetime.now(UTC)
     states = ["pending", "processing", "failed", "completed", "cancelled"]
     made = [job_document("mail", status=one, fail_reason="error", meta={"tenant": "acme"}) for one in states * 3]
-    jobs.insert_many([*made, job_document("report", next_run_at=now + timedelta(days=400))])
+    in_a_year = job_document("report", next_run_at=now + timedelta(days=400))
+    schedule = job_document("daily", repeatInterval="0 6 * * *", unique_key="d", next_run_at=now + timedelta(hours=1))
+    jobs.insert_many([*made, in_a_year, schedule])
+    enter(jobs.database, "worker-1", "mail")
+    enter(jobs.database, "worker-2", "mail", heartbeat_ago=3600.0)
 
 
 @pytest.mark.parametrize(("scheme", "size"), [("light", "wide"), ("dark", "wide"), ("dark", "phone")])
@@ -94,15 +99,13 @@ def test_ages_count_on_in_the_words_of_the_server(visit: Visits, jobs: Collectio
     )
     one.page.clock.run_for(1000)
     shown = one.page.locator("time[data-ago]").all_inner_texts()
-    skew = one.evaluate("Date.parse(document.querySelector('.foot time').dateTime)")
-    assert len(shown) == len(LENGTHS)
-    assert skew
     assert shown == [ago(moment, at + timedelta(seconds=1)) for moment in moments]
 
 
 @pytest.mark.parametrize("has_clipboard", [True, False], ids=["clipboard", "plain HTTP"])
 def test_a_payload_is_copied_to_the_letter(visit: Visits, jobs: Collection, has_clipboard: bool) -> None:
-    job = job_document("mail", data={"n": 2**53 + 1, "text": "a\n<b>"})
+    number = 2**53 + 1 + 2 * has_clipboard  # Both have one clipboard.
+    job = job_document("mail", data={"n": number, "text": "a\n<b>"})
     jobs.insert_one(job)
     one = visit(permissions=["clipboard-read", "clipboard-write"])
     if not has_clipboard:
@@ -115,7 +118,7 @@ def test_a_payload_is_copied_to_the_letter(visit: Visits, jobs: Collection, has_
     field = one.page.locator(".find input")
     field.focus()
     one.page.keyboard.press("Control+v")
-    assert field.input_value() == '{   "n": 9007199254740993,   "text": "a\\n<b>" }'
+    assert field.input_value() == f'{{   "n": {number},   "text": "a\\n<b>" }}'
     one.expect("[data-part=payload] .copy").to_have_text("Copy")
 
 

@@ -102,7 +102,7 @@ let isAnew = false; // The viewer has asked for the rows as they are now.
 function keyOf(node) {
   if (node.nodeType !== 1) return "";
   const own = node.dataset.part || node.dataset.id;
-  if (own || !node.matches(ROWS)) return own ?? (node.matches("details") ? "details" : "");
+  if (own || !node.matches(ROWS)) return own ?? "";
   if (node.matches(".attention *")) return node.textContent.replace(/[\d,.]+/g, "#"); // Numbers change.
   return (node.matches("a") ? node : node.querySelector("a"))?.getAttribute("href") ?? "";
 }
@@ -240,7 +240,7 @@ async function refresh() {
     status = answer.status;
     isFailing = status !== 200;
     if (isFailing) throw status;
-    if (isDisturbing() && !isAnew) return void (staleAt = wasStaleAt);
+    if ((isPaused || isDisturbing()) && !isAnew) return void (staleAt = wasStaleAt);
     apply(fresh);
     trueAt = Date.now();
   } catch {
@@ -250,8 +250,8 @@ async function refresh() {
   } finally {
     isBusy = isAnew = false;
     lookedAt = Date.now();
-    // A page that takes long to make is asked for less often.
-    nextAt = lookedAt + Math.min(EVERY, Math.max(isFailing ? EVERY : job ? 250 : 1000, 10 * (lookedAt - began)));
+    // What takes long to make is asked for less often.
+    nextAt = lookedAt + (isFailing ? EVERY : Math.min(EVERY, 10 * (lookedAt - began)));
   }
 }
 
@@ -261,8 +261,7 @@ function beat() {
     if (at - (hiddenAt ||= at) >= 30_000) close();
     return;
   }
-  if (hiddenAt) mark();
-  hiddenAt = 0;
+  hiddenAt = 0; // A stream that opens again begins with all that is stale.
   const isWaiting = isDisturbing();
   if (!isWaiting) showAges(main);
   if (!isLive) return;
