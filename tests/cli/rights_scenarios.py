@@ -9,10 +9,12 @@ from functools import partial
 from typing import Any, Final
 
 import pymongo
+import pytest
 import trio
 from bson import ObjectId
 from pymongo import monitoring
 
+from tests.web.http import Ask, asking
 from trio_monque import (
     Claim,
     JobCancelledError,
@@ -30,6 +32,8 @@ from trio_monque.cli.doctor.doctor_command import examination
 from trio_monque.cli.program import run_program
 from trio_monque.errors import MonqueConnectionError
 from trio_monque.store.driver.types import Database
+from trio_monque.web import allow_all, create_app
+from trio_monque.web.guard import rates
 
 UNAUTHORIZED: Final = 13
 TENTH_OF_JANUARY: Final = datetime(2090, 1, 10, tzinfo=UTC)
@@ -219,6 +223,50 @@ def operates_by_commands(database: Database, uri: str) -> None:
         ["resume", "work"],
     ):
         assert run_program([*command, "--uri", uri]) == 0, command
+
+
+READS_OVER_HTTP: Final = (
+    "/health",
+    "/queue-views",
+    "/jobs?view=full",
+    "/jobs/stats",
+    "/errors",
+    "/overview",
+    "/schedules",
+    "/instances",
+    "/minutes",
+    "/metrics",
+)
+
+
+def observes_over_http(database: Database, _uri: str) -> None:
+    async def work(ask: Ask) -> None:
+        (one, *_) = (await ask("GET", "/jobs")).json()["jobs"]
+        for path in (*READS_OVER_HTTP, f"/jobs/{one['id']}", f"/jobs/{one['id']}/reasons"):
+            assert (await ask("GET", path)).status_code == 200, path
+        assert (await ask("POST", "/jobs/actions/count", json={"everything": True})).status_code == 200
+
+    asking("trio", create_app(Monque(database, skip_index_creation=True)), work)
+
+
+def operates_over_http(database: Database, uri: str) -> None:
+    observes_over_http(database, uri)
+
+    async def work(ask: Ask) -> None:
+        first, second, *_ = ((await ask("GET", "/jobs?status=pending")).json())["jobs"]
+        for action, body in (("reschedule", {"nextRunAt": "2040-01-01T00:00:00Z"}), ("cancel", {}), ("retry", {})):
+            assert (await ask("POST", f"/jobs/{first['id']}/actions/{action}", json=body)).status_code == 200, action
+        assert (await ask("DELETE", f"/jobs/{second['id']}")).status_code == 200
+        for action in ("cancel", "retry", "delete"):
+            found = await ask("POST", f"/jobs/actions/{action}", json={"name": "work"})
+            assert found.status_code == 200, action
+        for action in ("pause", "resume"):
+            assert (await ask("POST", f"/names/actions/{action}", json={"name": "work"})).status_code == 200, action
+
+    app = create_app(Monque(database, skip_index_creation=True), authorize=allow_all)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(rates, "MOST_A_SECOND", 1_000_000)
+        asking("trio", app, work)
 
 
 def claims_documents(database: Database, _uri: str) -> None:

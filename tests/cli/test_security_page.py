@@ -40,6 +40,8 @@ NEED_JOBS: Final = (
     scenarios.observes_by_commands,
     scenarios.operates,
     scenarios.operates_by_commands,
+    scenarios.observes_over_http,
+    scenarios.operates_over_http,
     scenarios.examines,
 )
 
@@ -128,6 +130,13 @@ def test_observer_and_operator_may_use_the_commands_that_the_page_names(
 ) -> None:
     assert refused(roles()["shopObserver"], scenarios.observes_by_commands) == []
     assert refused(roles()["shopOperator"], scenarios.operates_by_commands) == []
+
+
+def test_observer_and_operator_are_enough_for_what_the_http_api_shows_and_changes(
+    refused: Callable[[Role, Scenario], list[str]],
+) -> None:
+    assert refused(roles()["shopObserver"], scenarios.observes_over_http) == []
+    assert refused(roles()["shopOperator"], scenarios.operates_over_http) == []
 
 
 @pytest.mark.full
