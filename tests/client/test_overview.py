@@ -15,7 +15,7 @@ from tests.support.examined import profiling
 from tests.support.store import handle
 from trio_monque import Monque, Workers, open_scheduler
 from trio_monque.client import findings_and_overview
-from trio_monque.errors import MonqueConnectionError
+from trio_monque.errors import InvalidOptionError, MonqueConnectionError
 from trio_monque.jobs.minutes import DONE, FAILED_ATTEMPTS, ROW, WAIT_BUCKETS, Part, minute_of
 from trio_monque.store.driver.types import Collection, Database
 from trio_monque.store.jobs import minutes_written
@@ -31,6 +31,45 @@ def document(name: str, status: str, at: datetime, **fields: Any) -> dict[str, A
 def now(jobs: Collection) -> datetime:
     found: datetime = jobs.database.command("hello")["localTime"].replace(tzinfo=UTC)
     return found
+
+
+@pytest.mark.parametrize(
+    ("names", "pending", "failed"),
+    [(0, 10_000, 1_000), (1, 10_000, 1_000), (20, 1_000, 250), (100, 200, 50), (500, 40, 10)],
+)
+def test_names_share_what_an_overview_counts(names: int, pending: int, failed: int) -> None:
+    caps = findings_and_overview.OVERVIEW_CAPS.shared_by(names)
+    assert (caps.pending, caps.failed, caps.ended, caps.names) == (pending, failed, 0, 500)
+    assert DepthCaps().shared_by(names) == DepthCaps()
+
+
+async def test_overview_with_a_maximum_age_is_asked_anew(db: Database, jobs: Collection, now: datetime) -> None:
+    monque = Monque(db, stats_cache_ttl=600)
+    jobs.insert_one(document("mail", "pending", now))
+    first = await monque.get_overview()
+    jobs.insert_one(document("letter", "pending", now))
+    assert await monque.get_overview() is first
+    assert list((await monque.get_overview(max_age=0)).names) == ["letter", "mail"]
+    with pytest.raises(InvalidOptionError, match="max_age"):
+        await monque.get_overview(max_age=-1)
+
+
+async def test_last_minutes_of_the_hour_are_read_while_the_others_are_kept(db: Database, now: datetime) -> None:
+    monque = Monque(db, stats_cache_ttl=0.000001)
+    row = [0] * ROW
+    row[DONE] = 7
+    beside = db["monque_jobs.minutes"]
+
+    def written(ago: int) -> dict[str, Any]:
+        part = Part(minute_of(now) - timedelta(minutes=ago), 3, {"mail": row})
+        return minutes_written.document_of(part, f"worker {ago}", "a")
+
+    beside.insert_many([written(40), written(2)])
+    assert [one.in_all.done for one in await monque.get_minutes()] == [7, 7]
+    beside.insert_many([written(30), written(1)])
+    # The earlier one was written half an hour late: it is there within a minute.
+    assert [one.in_all.done for one in await monque.get_minutes()] == [7, 7, 7]
+    assert [one.in_all.done for one in await Monque(db).get_minutes()] == [7, 7, 7, 7]
 
 
 async def test_overview_of_all_that_is_there(db: Database, jobs: Collection, now: datetime) -> None:
@@ -87,7 +126,7 @@ async def _nothing(job: object) -> None:
     pass
 
 
-async def test_three_commands_and_a_fourth_one_once_a_minute(db: Database) -> None:
+async def test_four_commands_and_a_fifth_one_once_a_minute(db: Database) -> None:
     monque = Monque(db, stats_cache_ttl=0.000001)
     await monque.schedule("0 0 1 1 *", "yearly", unique_key="yearly")
     commands = []
@@ -96,7 +135,7 @@ async def test_three_commands_and_a_fourth_one_once_a_minute(db: Database) -> No
             await monque.get_overview()
         # The profiler reports the parts of a command beside it, and those have no command of their own.
         commands.append(sum("command" in one for one in reported()))
-    assert commands == [1, 2, 1, 0]
+    assert commands == [1, 3, 1, 0]
 
 
 def test_user_who_may_not_read_the_minutes_sees_all_else() -> None:

@@ -95,6 +95,20 @@ def test_statistics_are_not_cached_with_a_time_of_zero(watched: Database, record
         Monque(watched, stats_cache_ttl=-1)
 
 
+async def test_caller_may_ask_for_a_younger_answer_than_others(autojump_clock: MockClock) -> None:
+    cache: StatsCache[str] = StatsCache(5.0)
+    assert cache.get("name", lambda: "old") == "old"
+    await trio.sleep(1)
+    assert cache.known("name") == cache.known("name", 1.5) == "old"
+    assert cache.known("name", 1.0) is None
+    assert cache.get("name", lambda: "young", 1.0) == "young"
+    assert cache.known("name") == "young"  # Now all have it.
+    await trio.sleep(4)
+    assert cache.known("name", 60.0) == "young"
+    await trio.sleep(1)
+    assert cache.known("name", 60.0) is None  # Nothing is kept longer than the option says.
+
+
 def test_statistics_cache_keeps_a_hundred_names_and_drops_the_oldest_first() -> None:
     cache: StatsCache[QueueStats] = StatsCache(5.0)
     for number in range(stats_cache.MOST_NAMES + 1):

@@ -177,6 +177,28 @@ def test_all_viewers_have_one_stream_and_the_next_one_goes_on_with_it(
         on(loop, work)
 
 
+def test_one_change_is_stale_twice_for_those_who_were_shown_a_kept_answer(
+    db: Database, jobs: Collection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hub, "KEPT_FOR", 0.2)
+    job = insert(handle(db))
+    region = f"job:{job.id}"
+
+    async def work() -> None:
+        async with viewing(create_app(Monque(db)), f"job={job.id}") as (peer,):
+            # All are stale at first, and again when the stream is open. These come once: no answer is older.
+            await peer.learns("errors")
+            seen = len(peer.messages)
+            changed = {"$set": {"status": "cancelled"}}
+            await in_thread(jobs.update_one, {"_id": job.id}, changed)
+            await peer.learns("names", seen)
+            await peer.until(lambda: sum("names" in one["regions"] for one in peer.messages[seen:]) == 2)
+            # Of the page of a job nothing is kept.
+            assert sum(region in one["regions"] for one in peer.messages[seen:]) == 1
+
+    on("asyncio", work)
+
+
 @pytest.mark.parametrize("loop", LOOPS)
 def test_viewer_that_does_not_read_costs_one_small_set(db: Database, loop: str) -> None:
     app = create_app(Monque(db))

@@ -44,8 +44,8 @@ class ClientContext(ServerTime):
         jobs: The collection of the jobs.
         config: The client's options.
         stats: Cached counts of one name each; `stats_by_name` has those of all names at once, and `depths` those for
-            monitors; `minutes` and `last_hour` have what was done, `overviews` how the jobs are, and `diagnosis` what
-            is wrong.
+            monitors; `minutes`, `hour` and `last_hour` have what was done, `overviews` how the jobs are, and
+            `diagnosis` what is wrong.
         examining: Held while this client examines the database, by the thread that does.
         workers_here: Returns the workers of the scheduler that this client is, by name.
         worker_here: Returns the worker of a name of that scheduler, or None if it has none; None without a scheduler.
@@ -70,7 +70,9 @@ class ClientContext(ServerTime):
         self.depths: StatsCache[Mapping[str, QueueDepth]] = StatsCache(config.stats_cache_ttl)
         self.minutes: StatsCache[Sequence[Minute]] = StatsCache(config.stats_cache_ttl)
         # Minutes are written once a minute.
-        self.last_hour: StatsCache[LastHour] = StatsCache(MINUTE.total_seconds() if config.stats_cache_ttl else 0.0)
+        minute = MINUTE.total_seconds() if config.stats_cache_ttl else 0.0
+        self.hour: StatsCache[Sequence[Minute]] = StatsCache(minute)
+        self.last_hour: StatsCache[LastHour] = StatsCache(minute)
         self.overviews: StatsCache[Overview] = StatsCache(config.stats_cache_ttl)
         self.diagnosis: StatsCache[Diagnosis] = StatsCache(DIAGNOSIS_KEPT_FOR if config.stats_cache_ttl else 0.0)
         self.examining = threading.Lock()
@@ -115,6 +117,7 @@ class ClientContext(ServerTime):
         self.stats_by_name.clear()
         self.depths.clear()
         self.minutes.clear()
+        self.hour.clear()
         self.last_hour.clear()
         self.overviews.clear()
         self.diagnosis.clear()

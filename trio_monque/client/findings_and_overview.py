@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from ..checks import check_seconds
 from ..diagnosis.concerns import RECENT, FleetFacts
 from ..diagnosis.examination import Examination
 from ..diagnosis.findings import Diagnosis
@@ -16,10 +17,10 @@ from ..store.reads.special_jobs import schedules_in_brief
 from .client_context import ClientContext
 from .fleet import read_fleet
 from .operation import Known, Operation, Read
-from .questions import minutes_of
+from .questions import read_hour
 
-OVERVIEW_CAPS: Final = DepthCaps(pending=10_000, failed=1_000, ended=0, names=500)
-"""How far an overview counts: it is read every few seconds."""
+OVERVIEW_CAPS: Final = DepthCaps(pending=10_000, failed=1_000, ended=0, names=500, in_all=25_000)
+"""How far an overview counts: it is read twice a second while pages are open. See `DepthCaps`."""
 
 SECONDS_BETWEEN_LOOKS: Final = 0.1
 """Seconds after which a caller looks again whether the examination of another caller is over."""
@@ -66,21 +67,28 @@ class _Findings(Operation[Diagnosis]):
         return Diagnosis(context.clock.now(), found)
 
 
-def get_overview(context: ClientContext) -> Operation[Overview]:
+def get_overview(context: ClientContext, *, max_age: float | None = None) -> Operation[Overview]:
     """Return how the jobs of each name are, the instances, the next schedules, and what needs an operator.
 
-    It is meant for a look every few seconds: three commands, and a fourth one once a minute. Of each name, 10,000
-    pending jobs and 1,000 failed ones are counted, of 500 names; and 1,000 schedules are read.
+    It is meant for a look every few seconds: four commands, and a fifth one once a minute. 25,000 jobs are counted,
+    four of five of them pending ones and the others failed ones: the names share these numbers. Of one name, 10,000
+    pending jobs and 1,000 failed ones are counted at most. It has 500 names, and 1,000 schedules are read.
 
     An answer is kept for `stats_cache_ttl` seconds, and concurrent callers share one.
 
+    Args:
+        max_age: The answer was asked for this number of seconds ago at most; None for any that is kept.
+
     Raises:
+        InvalidOptionError: `max_age` is invalid.
         AggregationTimeoutError: The server needed longer than `operation_timeout`.
         MonqueConnectionError: The database cannot be reached or used.
     """
-    if (known := context.overviews.known(None)) is not None:
+    if max_age is not None:
+        check_seconds("max_age", max_age, zero=True)
+    if (known := context.overviews.known(None, max_age)) is not None:
         return Known(known)
-    return Read(lambda: context.overviews.get(None, lambda: overview_of(_facts(context))))
+    return Read(lambda: context.overviews.get(None, lambda: overview_of(_facts(context)), max_age))
 
 
 def _facts(context: ClientContext) -> FleetFacts:
@@ -104,7 +112,7 @@ def _facts(context: ClientContext) -> FleetFacts:
 
 def _last_hour(context: ClientContext) -> LastHour:
     try:
-        return LastHour.of(minutes_of(context, None, None))
+        return LastHour.of(read_hour(context))
     except MonqueConnectionError as error:
         if error.transient:
             raise

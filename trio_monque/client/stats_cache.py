@@ -55,22 +55,27 @@ class StatsCache(Generic[T]):
             str | None, _Answer[T]
         ] = {}  # In the order of the queries, so that the oldest one is dropped first.
 
-    def known(self, name: str | None) -> T | None:
-        """Return an answer that is known already, without waiting; None if there is none."""
+    def known(self, name: str | None, max_age: float | None = None) -> T | None:
+        """Return an answer that is known already, without waiting; None if there is none.
+
+        Args:
+            name: What it is about.
+            max_age: It was asked for this number of seconds ago at most; None for any answer that is kept.
+        """
         now = _now()
         with self._lock:
-            answer = self._good(name, now)
+            answer = self._good(name, now, max_age)
             if answer is None or not answer.future.done():
                 return None
         return answer.future.result()
 
-    def get(self, name: str | None, ask: Callable[[], T]) -> T:
+    def get(self, name: str | None, ask: Callable[[], T], max_age: float | None = None) -> T:
         """Return the known answer, the one that another thread is waiting for, or else what `ask` returns."""
         if not self._ttl:
             return ask()
         now = _now()
         with self._lock:
-            answer = self._good(name, now)
+            answer = self._good(name, now, max_age)
             is_ours = answer is None
             if answer is None:
                 answer = self._begin(name, now)
@@ -88,9 +93,10 @@ class StatsCache(Generic[T]):
         with self._lock:
             self._answers.clear()
 
-    def _good(self, name: str | None, now: _Moment) -> _Answer[T] | None:
+    def _good(self, name: str | None, now: _Moment, max_age: float | None) -> _Answer[T] | None:
         answer = self._answers.get(name)
-        return answer if answer is not None and answer.is_good(self._ttl, now) else None
+        ttl = self._ttl if max_age is None else min(self._ttl, max_age)
+        return answer if answer is not None and answer.is_good(ttl, now) else None
 
     def _begin(self, name: str | None, now: _Moment) -> _Answer[T]:
         self._answers.pop(name, None)  # A new entry goes to the end, so that the first one is always the oldest.

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum, auto
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import pymongo
 from bson import ObjectId
@@ -30,6 +30,8 @@ from ..driver.types import Collection
 from ..fields import FIELD
 from ..job_collection import JobCollection
 from .instances import BEAT, LEAVING, PAUSE, name_of_collection
+
+EventT = TypeVar("EventT", bound=Mapping[str, Any])
 
 LONGEST_AWAIT: Final = 10.0
 """Seconds that the server waits before it answers that nothing happened.
@@ -143,7 +145,7 @@ class Watch:
 # --- Streams of any kind ---
 
 
-def open_stream(aggregate: Callable[[int], CommandCursor[Mapping[str, Any]]]) -> CommandCursor[Mapping[str, Any]]:
+def open_stream(aggregate: Callable[[int], CommandCursor[EventT]]) -> CommandCursor[EventT]:
     """Return the cursor that `aggregate` opens, with the longest wait in milliseconds.
 
     Raises:
@@ -162,7 +164,7 @@ def open_stream(aggregate: Callable[[int], CommandCursor[Mapping[str, Any]]]) ->
         raise
 
 
-def next_events(cursor: CommandCursor[Mapping[str, Any]], wait: float) -> Iterator[Mapping[str, Any]]:
+def next_events(cursor: CommandCursor[EventT], wait: float) -> Iterator[EventT]:
     """Yield the events of the server's next answer, for which the server may take `wait` seconds."""
     # An open cursor of an aggregation has no public attribute for this time. Zero would mean no limit.
     cursor._max_await_time_ms = max(1, round(min(wait, LONGEST_AWAIT) * 1000))  # noqa: SLF001
@@ -173,7 +175,7 @@ def next_events(cursor: CommandCursor[Mapping[str, Any]], wait: float) -> Iterat
         event = cursor.try_next() if cursor._has_next() else None  # noqa: SLF001
 
 
-def close_cursor(cursor: CommandCursor[Mapping[str, Any]]) -> None:
+def close_cursor(cursor: CommandCursor[Any]) -> None:
     """Close the cursor, within `CLOSING_TIMEOUT`. Never raises."""
     with suppress(driver.PyMongoError), pymongo.timeout(CLOSING_TIMEOUT):
         cursor.close()

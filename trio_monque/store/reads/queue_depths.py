@@ -8,7 +8,7 @@ status as it counts. The running jobs are few: `HELD` has them, and the server r
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -23,7 +23,10 @@ from ..driver.commands import command
 from ..fields import FIELD
 from ..job_collection import JobCollection
 from ..jobs import indexes
-from .queries import stages_of_names
+from .queries import names_at_rest, stages_of_names
+
+LEAST_SHARE: Final = 50
+"""Jobs that are counted of one name, however many names there are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +35,27 @@ class DepthCaps:
 
     A hundred thousand take about 0.2 s. Completed jobs are mostly kept for a while, under each name: with a hundred
     names, a higher number would cost seconds.
+
+    Attributes:
+        pending, failed, ended: Of one name.
+        names: The names that are counted; None for all.
+        in_all: The pending and failed jobs that are counted of all names together, which share it equally; None for
+            as many as there are.
     """
 
     pending: int = 100_000
     failed: int = 10_000
     ended: int = 1_000
     names: int | None = None
+    in_all: int | None = None
+
+    def shared_by(self, names: int) -> DepthCaps:
+        """Return the caps of each name, if there is this number of names."""
+        if self.in_all is None:
+            return self
+        # Each name gets something: otherwise one could not see whether it has any jobs.
+        share = max(LEAST_SHARE, self.in_all // max(1, names))
+        return replace(self, pending=min(self.pending, share * 4 // 5), failed=min(self.failed, share // 5))
 
     def of(self) -> dict[JobStatus, int]:
         """Return the cap of each status that is counted."""
@@ -62,7 +80,11 @@ def queue_depths(jobs: JobCollection, now: datetime, caps: DepthCaps | None = No
         now: The server's time: later jobs are not due yet, and older heartbeats are over.
         caps: How far each status is counted.
     """
-    name, most_counted, most_names = jobs.collection.name, (caps or DepthCaps()).of(), (caps or DepthCaps()).names
+    name, caps = jobs.collection.name, caps or DepthCaps()
+    most_names = caps.names
+    if caps.in_all is not None:
+        caps = caps.shared_by(len(names_at_rest(jobs, indexes.AT_REST, most_names)))
+    most_counted = caps.of()
     at_rest = [
         *stages_of_names(indexes.AT_REST),
         *([] if most_names is None else [{"$limit": most_names}]),

@@ -85,12 +85,12 @@ class BackgroundActions:
     def progress(self, action: BackgroundAction, result: BulkResult) -> None:
         """Note what is done so far."""
         action.result = result
-        self._hub.mark([region_of_action(action.id)])
+        self._hub.mark({region_of_action(action.id)})
 
     def end(self, action: BackgroundAction, state: State, error: str | None = None) -> None:
         """Note what became of it."""
         action.state, action.error = state, error
-        self._hub.mark([region_of_action(action.id)])
+        self._hub.mark({region_of_action(action.id)})
 
 
 def region_of_action(action_id: str) -> str:

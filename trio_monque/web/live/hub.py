@@ -8,7 +8,7 @@ A viewer that does not read costs one small set: what becomes stale meanwhile is
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Set
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Final
@@ -30,6 +30,10 @@ TOO_MANY: Final = "Too many streams are open here: look every ten seconds instea
 LOOK_EVERY: Final = 5.0
 """Seconds between two looks where there is no change stream: each time, all may have become stale."""
 
+KEPT_FOR: Final = 0.5
+"""Seconds for which the viewers share an answer to the question how the jobs are. What has changed is stale twice:
+at once, and after this time, for those who were shown an answer from before the change."""
+
 READ_EVERY: Final = 0.25
 """Seconds between two reads of the stream: beside many writes, each read brings many changes."""
 
@@ -50,9 +54,10 @@ class Viewer:
     def __post_init__(self) -> None:
         self.stale |= ALL_REGIONS | self.own
 
-    def mark(self, regions: Iterable[str]) -> None:
+    def mark(self, regions: Set[str]) -> None:
         """Note what has become stale, of what this viewer may see."""
-        self.stale.update(one for one in regions if one in ALL_REGIONS or one in self.own)
+        # The smaller set first: there may be thousands of jobs in the other one.
+        self.stale |= (ALL_REGIONS & regions) | (self.own & regions)
         if self.stale:
             self._woken.set()
 
@@ -87,6 +92,7 @@ class Hub:
         self._look_every = look_every
         self._watch: RegionWatch | None = None
         self._turn: anyio.Lock | None = None
+        self._once_more: dict[str, float] = {}  # What is to be stale again, and when.
 
     @asynccontextmanager
     async def viewing(self, own: frozenset[str] = frozenset()) -> AsyncIterator[Viewer]:
@@ -135,14 +141,24 @@ class Hub:
             watch, self._watch = self._watch, None
             await anyio.to_thread.run_sync(watch.close)
             raise
-        self.mark(regions)
+        self.mark(regions | self._due_again(regions))
         await anyio.sleep(READ_EVERY)
+
+    def _due_again(self, regions: Set[str]) -> Set[str]:
+        """Return what was stale a while ago, and has not become so again since."""
+        now = anyio.current_time()
+        due = {region for region, at in self._once_more.items() if at <= now}
+        for region in due:
+            del self._once_more[region]
+        # Not the jobs: their pages are read anew each time.
+        self._once_more.update(dict.fromkeys(regions & ALL_REGIONS, now + KEPT_FOR))
+        return due
 
     async def _look(self) -> None:
         await anyio.sleep(self._look_every)
         self.mark(None)
 
-    def mark(self, regions: Iterable[str] | None) -> None:
+    def mark(self, regions: Set[str] | None) -> None:
         """Tell the viewers what has become stale; None for everything."""
         for viewer in self.viewers:
             viewer.mark(ALL_REGIONS | viewer.own if regions is None else regions)

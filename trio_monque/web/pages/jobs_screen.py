@@ -18,12 +18,15 @@ from ..api.selectors import check_error_search
 from ..words.lengths import grouped
 from .deeds import OF_JOBS, PAUSE, RESUME
 from .jobs_asked import ON_A_PAGE, SPANS, TABS, TEXTS, JobsAsked, Tab, jobs_asked
-from .screen import PageCall, View
+from .screen import FRESH, PageCall, View
 from .shown_values import shown_text, shown_values
 
+ENDED: Final = frozenset({JobStatus.COMPLETED, JobStatus.CANCELLED})
 COUNTED_ENDED: Final = 1_000
 """Done and cancelled jobs are counted up to this number, or a page would read as many keys as there are jobs."""
 COUNTED_MATCHES: Final = 10_000
+MOST_READ: Final = 5_000
+"""Jobs that are read to count what no index has, such as an error: beside those that the list itself reads."""
 LONGEST_CELL: Final = 160
 
 
@@ -64,8 +67,8 @@ async def jobs_facts(call: PageCall) -> View:
     check_error_search(surface.hooks, bool(asked.conditions.keys() & {"fail_reason", "fail_reason_prefix"}))
     page = await _page(call, asked)
     before, behind = cursors_around(page, asked.sort, asked.direction)
-    overview = await call.monque.get_overview()
-    matching = await _matching(call, asked, overview)
+    overview = await call.monque.get_overview(max_age=FRESH)
+    matching = await _matching(call, asked, overview, page)
     tabs = await _tabs(call, asked, overview)
     shown_field = next((one for one in surface.filters if one.startswith("meta.")), None)
     name = asked.conditions.get("name")
@@ -127,14 +130,16 @@ async def _deeds(call: PageCall, asked: JobsAsked, name: str | None) -> dict[str
 # --- Numbers ---
 
 
-async def _matching(call: PageCall, asked: JobsAsked, overview: Overview) -> str | None:
+async def _matching(call: PageCall, asked: JobsAsked, overview: Overview, page: CursorPage) -> str | None:
     """Return how many jobs match, for the selection of all of them; None if no bulk action can select them."""
     selection = asked.selection
     if not selection:
         return None
+    if not (page.has_next_page or page.has_previous_page or page.is_capped):
+        return _number(len(page.jobs), is_capped=False)
     if asked.names_only and asked.tab is not None and (known := _of_overview(asked.tab, asked, overview)) is not None:
         return known
-    found = await call.monque.count_jobs(up_to=COUNTED_MATCHES, **selection)
+    found = await call.monque.count_jobs(up_to=COUNTED_MATCHES, most_read=MOST_READ, **selection)
     return _number(found.number, is_capped=found.is_capped)
 
 
@@ -145,23 +150,23 @@ async def _tabs(call: PageCall, asked: JobsAsked, overview: Overview) -> Sequenc
         if asked.names_only:
             count = _of_overview(tab, asked, overview)
             if count is None:
-                ended = await call.monque.count_jobs(
-                    up_to=COUNTED_ENDED,
-                    status=tab.status,
-                    **asked.conditions,
-                )
-                count = _number(ended.number, is_capped=ended.is_capped)
+                # Of one name, all of an index; of all names, the overview has everything but those that have ended.
+                most = COUNTED_ENDED if tab.status in ENDED else COUNTED_MATCHES
+                counted = await call.monque.count_jobs(up_to=most, status=tab.status, due=tab.due, **asked.conditions)
+                count = _number(counted.number, is_capped=counted.is_capped)
         found.append(CountedTab(tab, count, {**asked.query, "status": tab.key}))
     return found
 
 
 def _of_overview(tab: Tab, asked: JobsAsked, overview: Overview) -> str | None:
-    """Return the number of a tab from the overview, which is kept for some seconds; None for what it does not count."""
-    if tab.status in (JobStatus.COMPLETED, JobStatus.CANCELLED):
+    """Return the number of a tab from the overview, which all viewers share; None for what it does not count."""
+    if tab.status in ENDED:
         return None
     name = asked.conditions.get("name")
     chosen = [one for each, one in overview.names.items() if name in (None, each)]
     is_capped = (overview.is_capped and name is None) or any(tab.key in one.capped for one in chosen)
+    if is_capped and name is not None:
+        return None  # The names share what an overview counts: one name alone can be counted further.
     return _number(sum(getattr(one, tab.key) for one in chosen), is_capped=is_capped)
 
 

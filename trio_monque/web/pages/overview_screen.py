@@ -14,7 +14,7 @@ from ..words.concern_sentences import sentence_for
 from ..words.lengths import counted, grouped, length, short_length
 from .charts import MINUTES, HourChart, Spark, hour_chart, spark
 from .deeds import RESUME
-from .screen import PageCall, View
+from .screen import FRESH, PageCall, View
 
 WIDE: Final = 1040
 NARROW: Final = 366
@@ -27,6 +27,7 @@ MOST_INSTANCES: Final = 8
 
 NO_NUMBER: Final = "–"  # noqa: RUF001
 NO_FIGURES: Final = Figures()
+NO_SPARK: Final = Spark(92, 26, "", "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,10 +91,10 @@ class NameRow:
 
 async def overview_facts(call: PageCall) -> View:
     """Ask for what the screen shows."""
-    overview = await call.monque.get_overview()
+    overview = await call.monque.get_overview(max_age=FRESH)
     minutes = await call.monque.get_minutes()
     errors = await call.monque.get_error_groups(since=call.now - timedelta(hours=1), limit=MOST_ERRORS)
-    hour = series_of(minutes, call.now)
+    hour = call.dashboard.hours.get(minutes, minute_of(call.now), lambda: series_of(minutes, call.now))
     shows_errors = call.dashboard.hooks.show_errors is True
     failed = sum(one.failed for one in overview.names.values())
     sort = call.query("sort") or "due"
@@ -106,8 +107,8 @@ async def overview_facts(call: PageCall) -> View:
             "needs": [need_of(one) for one in overview.concerns],
             "more_needs": overview.more_concerns,
             "resumable": await _resumable(call, overview.concerns),
-            "wide": chart_of(hour, WIDE, 1),
-            "narrow": chart_of(hour, NARROW, 2),
+            "wide": hour.wide,
+            "narrow": hour.narrow,
             "hour": hour.in_all,
             "rows": rows[:MOST_NAMES],
             "more_names": max(0, len(rows) - MOST_NAMES),
@@ -134,36 +135,47 @@ async def _resumable(call: PageCall, concerns: Sequence[Concern]) -> frozenset[s
 
 @dataclass(frozen=True, slots=True)
 class Hour:
-    """The last sixty minutes that are over, the earliest first; also those in which nothing ended."""
+    """The last sixty minutes that are over, and what is drawn of them.
 
-    last: datetime
-    minutes: Sequence[Minute]
+    Attributes:
+        in_all: All of it together.
+        just_now: The last minutes together.
+        by_name: The figures of each name.
+        wide, narrow: The charts.
+        sparks: The small chart of each name.
+    """
 
-    @property
-    def in_all(self) -> Figures:
-        """All of it together."""
-        return total(one.in_all for one in self.minutes)
-
-    @property
-    def just_now(self) -> Figures:
-        """The last minutes together."""
-        return total(one.in_all for one in self.minutes[-JUST_NOW:])
+    in_all: Figures
+    just_now: Figures
+    by_name: Mapping[str, Figures]
+    wide: HourChart
+    narrow: HourChart
+    sparks: Mapping[str, Spark]
 
 
 def series_of(minutes: Sequence[Minute], now: datetime) -> Hour:
-    """Return the sixty minutes before the one that has begun."""
+    """Return the sixty minutes before the one that has begun, the earliest first."""
     last = minute_of(now) - MINUTE
     known = {one.at: one for one in minutes}
     moments = [last - place * MINUTE for place in reversed(range(MINUTES))]
-    return Hour(last, [known.get(at, Minute(at, 0)) for at in moments])
+    # Also those in which nothing ended.
+    series = [known.get(at, Minute(at, 0)) for at in moments]
+    every = [one.in_all for one in series]
+    by_name = totals_by_name(series)
+    return Hour(
+        in_all=total(every),
+        just_now=total(every[-JUST_NOW:]),
+        by_name=by_name,
+        wide=_chart(last, every, WIDE, 1),
+        narrow=_chart(last, every, NARROW, 2),
+        sparks={name: spark(*_by_minute(series, name)) for name in by_name},
+    )
 
 
-def chart_of(hour: Hour, width: int, merged: int) -> HourChart:
-    """Return the chart of the hour."""
-    figures = [one.in_all for one in hour.minutes]
+def _chart(last: datetime, figures: Sequence[Figures], width: int, merged: int) -> HourChart:
     return hour_chart(
         width,
-        hour.last,
+        last,
         [one.done for one in figures],
         [one.failed_attempts for one in figures],
         [one.wait.percentile(0.95) for one in figures],
@@ -295,21 +307,20 @@ ORDERS: Final[Mapping[str, Callable[[NameRow], Any]]] = {
 
 def name_rows(overview: Overview, hour: Hour, sort: str) -> Sequence[NameRow]:
     """Return the rows, sorted."""
-    totals = totals_by_name(hour.minutes)
     rows = [
         NameRow(
             name,
             now,
-            (figures := totals.get(name, NO_FIGURES)).done / MINUTES,
+            (figures := hour.by_name.get(name, NO_FIGURES)).done / MINUTES,
             figures.run.percentile(0.95),
             figures.wait.percentile(0.95),
-            spark(*_by_minute(hour, name)) if name in totals else Spark(92, 26, "", ""),
+            hour.sparks.get(name, NO_SPARK),
         )
         for name, now in overview.names.items()
     ]
     return sorted(rows, key=ORDERS.get(sort, ORDERS["due"]))
 
 
-def _by_minute(hour: Hour, name: str) -> tuple[Sequence[int], Sequence[int]]:
-    figures = [one.by_name.get(name, NO_FIGURES) for one in hour.minutes]
+def _by_minute(minutes: Sequence[Minute], name: str) -> tuple[Sequence[int], Sequence[int]]:
+    figures = [one.by_name.get(name, NO_FIGURES) for one in minutes]
     return [one.done for one in figures], [one.failed_attempts for one in figures]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from importlib.metadata import version
 from typing import Any, Final
@@ -21,9 +21,11 @@ from ..answers import READ_DENIED, RefusedRequestError, refusal_of
 from ..api.route import Surface
 from ..guard.requests import root_path_of
 from ..hooks import READ, Hooks
+from ..live.hub import KEPT_FOR
 from .assets import assets
 from .deeds import said_of
 from .form import place_in
+from .made_once import MadeOnce
 from .rendering import rendered
 
 logger = logger_of("web")
@@ -40,6 +42,10 @@ SCREENS: Final[Sequence[tuple[str, str]]] = (
 """The tabs: each with its path below the dashboard."""
 
 
+FRESH: Final = KEPT_FOR
+"""Seconds for which pages show the same counts: after them, the hub calls what has changed stale once more."""
+
+
 @dataclass(frozen=True, slots=True)
 class Dashboard:
     """What all screens of one application share.
@@ -49,12 +55,14 @@ class Dashboard:
         title: What the pages are called; None for "Monque".
         environment: Which of several installations this is, such as "production".
         tabs: The paths of the screens that there are.
+        hours: What was drawn of the last hour.
     """
 
     surface: Surface
     title: str | None
     environment: str | None
     tabs: frozenset[str]
+    hours: MadeOnce[Any] = field(default_factory=MadeOnce)
 
     @property
     def monque(self) -> Monque:
