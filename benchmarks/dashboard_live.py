@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import socket
 import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -19,7 +17,7 @@ from pymongo import MongoClient
 from tests.support.web_servers import WebServer
 
 from .dashboard_jobs import COMMON, JOBS
-from .dashboard_pages import TIMEOUT, Browser, serving, timed
+from .dashboard_pages import TIMEOUT, Browser, processor_seconds, serving, timed
 from .measuring import Db, median, server_seconds, tell
 from .processes import child
 
@@ -86,8 +84,9 @@ class Viewer:
                 return
             self._is_stale.clear()
             if self._reads:
-                self.looks.append(timed(self._read))
-                time.sleep(max(LEAST_BETWEEN, 10 * self.looks[-1] / 1000))
+                took = timed(self._read)
+                self.looks.append(took)
+                time.sleep(max(LEAST_BETWEEN, 10 * took / 1000))
 
     def _read(self) -> None:
         self.page = self._browser.get(self._path)
@@ -149,12 +148,6 @@ def load(
             looks=len(looks) / took / max(1, number),
             look=median(looks) if looks else 0.0,
         )
-
-
-def processor_seconds(server: WebServer) -> float:
-    """The processor time that the server's process has used."""
-    fields = Path(f"/proc/{server.process.pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def streams_of(client: MongoClient[Any]) -> int:
