@@ -22,7 +22,7 @@ APPLICATION: Final = Path(__file__).parent / "dashboard_app.py"
 TIMEOUT: Final = 60.0
 FOUND: Final = 50
 
-CACHED: Final[Mapping[str, Mapping[str, Any]]] = {"cold": {"stats_cache_ttl": 0.001}, "warm": {"stats_cache_ttl": 600.0}}
+CACHED: Final[Mapping[str, dict[str, float]]] = {"cold": {"stats_cache_ttl": 0.001}, "warm": {"stats_cache_ttl": 600.0}}
 """Options of the client: every answer has expired, but the last hour, which is read once a minute; or none has."""
 
 
