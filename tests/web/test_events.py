@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, cast
 
 import anyio
 import pytest
@@ -20,7 +21,7 @@ from trio_monque.embedded import EmbeddedServer
 from trio_monque.store.driver.types import Collection, Database
 from trio_monque.store.jobs import stale_regions
 from trio_monque.store.jobs.change_stream import NoStreamError
-from trio_monque.store.jobs.stale_regions import ALL_REGIONS
+from trio_monque.store.jobs.stale_regions import ALL_REGIONS, NAMES
 from trio_monque.web import create_app
 from trio_monque.web.live import event_stream_answer, hub
 from trio_monque.web.live.event_stream_answer import Pace
@@ -265,6 +266,39 @@ def test_without_change_streams_all_is_stale_from_time_to_time(loop: str) -> Non
                 for _ in range(3):
                     await viewer.wait()
                     assert set(viewer.take()) == {*ALL_REGIONS, "job:7"}
+                tasks.cancel_scope.cancel()
+
+    on(loop, work)
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_what_changed_is_stale_again_when_kept_answers_have_become_old(loop: str) -> None:
+    class Once:
+        is_open = True
+        reads = 0
+
+        def read(self) -> set[str]:
+            self.reads += 1
+            time.sleep(0.01)
+            return {NAMES} if self.reads == 1 else set()
+
+        def close(self) -> None:
+            pass
+
+    async def work() -> None:
+        board = Hub(lambda: cast("Any", Once()), again_after=0.5)
+        with anyio.fail_after(LONG_ENOUGH):
+            async with board.viewing() as viewer, anyio.create_task_group() as tasks:
+                viewer.take()
+                tasks.start_soon(board.take_turns)
+                await viewer.wait()
+                assert set(viewer.take()) == ALL_REGIONS  # The stream has begun.
+                await viewer.wait()
+                assert viewer.take() == [NAMES]
+                begin = anyio.current_time()
+                await viewer.wait()
+                assert viewer.take() == [NAMES]
+                assert anyio.current_time() - begin >= 0.4
                 tasks.cancel_scope.cancel()
 
     on(loop, work)

@@ -17,7 +17,7 @@ from starlette.types import ASGIApp
 
 from ..checks import check_flag
 from ..claims.claimed_collection import ClaimedCollection, ClaimRules
-from ..client.monque import Monque, regions_of
+from ..client.monque import Monque, regions_of, statistics_kept_for
 from ..error_types import InvalidOptionError
 from ..jobs.field_conditions import checked_path
 from .answers import RefusedRequestError, as_json, refused
@@ -108,7 +108,7 @@ def create_app(
         raise InvalidOptionError("openapi_path", openapi_path, "must begin with a slash")
     wanted = tuple(dict.fromkeys(checked_path("filters", path) for path in filters))
     hooks = Hooks(authorize, context, serialize_payload, dict(serialize_payload_by_name), show_errors)
-    hub = Hub(regions_of(monque))
+    hub = Hub(regions_of(monque), again_after=statistics_kept_for(monque))
     surface = Surface(
         monque,
         hooks,

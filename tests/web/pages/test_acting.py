@@ -56,6 +56,16 @@ def test_retry_of_one_job_is_done_at_once_and_leads_back(db: Database, app: ASGI
     assert "1 job is due again." in get(app, answer.headers["location"]).text
 
 
+def test_page_after_it_shows_the_numbers_and_the_button_of_now(db: Database) -> None:
+    app = create_app(Monque(db, stats_cache_ttl=3600), authorize=allow_all)
+    ids = failed(db, 3)
+    assert "Pause mail…" in get(app, "/jobs?name=mail&status=failed").text
+    post(app, do="pause", target="mail", ok="1")
+    assert "mail is paused" in get(app, "/jobs?name=mail&status=failed").text
+    post(app, do="delete", id=ids[0], ok="1")
+    assert "2 match" in get(app, "/jobs?name=mail&status=failed").text
+
+
 @pytest.mark.parametrize(
     ("do", "status", "becomes"),
     [("cancel", "pending", "cancelled"), ("delete", "failed", None), ("run-now", "pending", "pending")],

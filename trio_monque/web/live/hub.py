@@ -8,7 +8,7 @@ A viewer that does not read costs one small set: what becomes stale meanwhile is
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Collection, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Final
@@ -76,15 +76,24 @@ class Hub:
         open_regions: Opens the change stream, in a thread.
         most: How many viewers there may be at once; None for MOST_VIEWERS.
         look_every: Seconds between two looks without a change stream.
+        again_after: Seconds for which answers are kept. Regions are stale once more that long after their last change:
+            what was shown at once may have been made of an answer from before it.
     """
 
     def __init__(
-        self, open_regions: Callable[[], RegionWatch], most: int | None = None, look_every: float = LOOK_EVERY
+        self,
+        open_regions: Callable[[], RegionWatch],
+        most: int | None = None,
+        look_every: float = LOOK_EVERY,
+        again_after: float = 0.0,
     ) -> None:
         self.viewers: set[Viewer] = set()
         self._open_regions = open_regions
         self._most = MOST_VIEWERS if most is None else most
         self._look_every = look_every
+        self._again_after = again_after
+        self._again: set[str] = set()
+        self._again_at = 0.0
         self._watch: RegionWatch | None = None
         self._turn: anyio.Lock | None = None
 
@@ -136,7 +145,17 @@ class Hub:
             await anyio.to_thread.run_sync(watch.close)
             raise
         self.mark(regions)
+        self._mark_again(regions)
         await anyio.sleep(READ_EVERY)
+
+    def _mark_again(self, regions: Collection[str]) -> None:
+        now = anyio.current_time()
+        if self._again and now >= self._again_at:
+            self.mark(self._again)
+            self._again.clear()
+        if self._again_after and regions:
+            self._again.update(regions)
+            self._again_at = now + self._again_after
 
     async def _look(self) -> None:
         await anyio.sleep(self._look_every)
