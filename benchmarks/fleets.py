@@ -18,11 +18,12 @@ from . import contention, large_payloads, many_names, schedules
 from .measuring import NAME, Bench, Db
 from .processes import LONGEST_BACKLOG, REPOSITORY, child
 from .report import Comparison, Figure
-from .worker_target import SLOTS
+from .worker_target import BUSY, SLOTS
 
 STARTED_WITHIN = 60.0
 SETTLED = 1.0  # Seconds in which the processes have done what they do at their start.
 WARM_UP = 1_000  # Jobs for each process.
+BUSY_SHARE = 5  # A backlog of handlers that compute is smaller by this.
 MOST_LOST = 5.0  # Percent.
 
 
@@ -53,27 +54,46 @@ def _processes(bench: Bench) -> list[Figure]:
         figure(1, ()),
         figure(2, [Comparison(floor="one process", values=found["1"])]),
         figure(4, [Comparison(floor="two processes", values=found["2"], at_least=0.95)]),
+        *_busy_processes(bench),
     ]
 
 
-def _rate(bench: Bench, number: int) -> float:
+def _busy_processes(bench: Bench) -> list[Figure]:
+    """Of handlers that compute: then a process is limited by its interpreter, and not by the server."""
+    jobs = bench.size.backlog // BUSY_SHARE
+    found = bench.in_turns({str(number): partial(_rate, bench, number, BUSY, jobs) for number in (1, 2)})
+    one = Figure(
+        part="F", key="F.busy 1", what="one process, handlers that compute 1 ms", unit="jobs/s", values=found["1"]
+    )
+    beside = [Comparison(floor="one process", values=found["1"], at_least=1.5)]
+    two = Figure(
+        part="F",
+        key="F.busy 2",
+        what="two processes, handlers that compute 1 ms",
+        unit="jobs/s",
+        values=found["2"],
+        floors=beside,
+    )
+    return [one, two]
+
+
+def _rate(bench: Bench, number: int, name: str = NAME, jobs: int | None = None) -> float:
     """Jobs a second of processes that have run jobs before: the first thousand of a process cost more."""
     with bench.database() as database:
         monque = Monque(database)
-        monque.sync.pause(NAME)
         with _running(bench, database, number):
             _wait_for_instances(monque, number)
-            _worked_off_in(monque, database, WARM_UP * number)
-            jobs = bench.size.backlog
-            return jobs / _worked_off_in(monque, database, jobs)
+            _worked_off_in(monque, database, name, WARM_UP * number)
+            measured = jobs or bench.size.backlog
+            return measured / _worked_off_in(monque, database, name, measured)
 
 
-def _worked_off_in(monque: Monque, database: Db, jobs: int) -> float:
+def _worked_off_in(monque: Monque, database: Db, name: str, jobs: int) -> float:
     """The seconds from the moment when all of so many jobs may begin."""
-    monque.sync.pause(NAME)
-    monque.sync.enqueue_many([NewJob(name=NAME)] * jobs)
+    monque.sync.pause(name)
+    monque.sync.enqueue_many([NewJob(name=name)] * jobs)
     begun = time.perf_counter()
-    monque.sync.resume(NAME)
+    monque.sync.resume(name)
     while any(database["monque_jobs"].find_one({"status": one}, {"_id": 1}) for one in ("pending", "processing")):
         assert time.perf_counter() < begun + LONGEST_BACKLOG, "the backlog is not worked off"
         time.sleep(0.01)

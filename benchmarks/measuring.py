@@ -77,7 +77,7 @@ FULL = Size(
     grouped=4_000,
     many=20_000,
     running=10_000,
-    backlog=20_000,
+    backlog=40_000,
     shared=60_000,
     schedules=1_000,
 )

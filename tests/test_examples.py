@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import pytest
 
@@ -210,3 +211,18 @@ def test_jobs_are_managed_over_http_by_those_who_are_logged_in(mongod: EmbeddedS
         assert answer == (200, {"count": 0, "errors": []})
         refused = server.ask("POST", f"{api}/jobs/actions/delete", everything, headers=logged_in)
         assert refused == (403, {"error": "Action denied"})
+
+
+def test_dashboard_in_litestar_has_links_below_its_path(mongod: EmbeddedServer, db: Database) -> None:
+    environment = {"MONQUE_URI": uri_of_database(mongod.uri, db.name)}
+    with WebServer("uvicorn", WEB / "manage_in_litestar.py", environment) as server:
+        server.wait_until_it_serves()
+        assert server.ask("GET", "/admin/jobs/openapi.json")[1]["servers"] == [{"url": "/admin/jobs"}]
+        with urlopen(f"{server.url}/admin/jobs/") as answer:
+            links = re.findall(r'(?:href|src)="(/[^"]*)"', answer.read().decode())
+        assert links
+        assert all(link.startswith("/admin/jobs/") for link in links)
+        (style,) = (link for link in links if link.endswith(".css"))
+        with urlopen(server.url + style) as answer:
+            assert answer.status == 200
+        assert server.ask("POST", "/admin/jobs/api/v1/jobs/actions/retry", {"everything": True})[0] == 403

@@ -1,7 +1,7 @@
 """All exceptions that the library raises to its callers.
 
 They are made in two places, since those of a wait carry the job that they are about: `error_types.py`, which every room
-may use, and `jobs/endings.py`.
+may use, and `jobs/ended_job_errors.py`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from .error_types import (
     UnsafeExceptionError,
     WorkerRegistrationError,
 )
-from .jobs.endings import JobCancelledError, JobDeletedError, JobEndedError, JobFailedError
+from .jobs.ended_job_errors import JobCancelledError, JobDeletedError, JobEndedError, JobFailedError
 
 __all__ = [
     "AggregationTimeoutError",

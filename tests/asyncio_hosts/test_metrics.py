@@ -24,7 +24,7 @@ from tests.metrics.scrapes import Scrape
 from tests.support.documents import DONE, OPEN, fill
 from trio_monque import RunningJob, Workers, open_claims, open_scheduler
 from trio_monque.metrics import ClaimsMetrics, SchedulerMetrics
-from trio_monque.metrics.families import FAMILIES
+from trio_monque.metrics.metric_names_and_buckets import FAMILIES
 from trio_monque.store.driver.types import Collection, Database
 
 workers = Workers()

@@ -28,6 +28,8 @@ SCREENS: Final = [
     "schedules",
     "instances",
     "instances/worker-1",
+    "claims",
+    "health",
 ]
 LENGTHS: Final = [0, 1, 9, 10, 59, 60, 61, 3599, 3600, 3605, 86_399, 86_400, 86_460, 100_000, -1, -59, -7_300]
 

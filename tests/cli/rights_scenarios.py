@@ -33,7 +33,7 @@ from trio_monque.cli.program import run_program
 from trio_monque.errors import MonqueConnectionError
 from trio_monque.store.driver.types import Database
 from trio_monque.web import allow_all, create_app
-from trio_monque.web.guard import rates
+from trio_monque.web.guard import limits_per_caller
 
 UNAUTHORIZED: Final = 13
 TENTH_OF_JANUARY: Final = datetime(2090, 1, 10, tzinfo=UTC)
@@ -265,7 +265,7 @@ def operates_over_http(database: Database, uri: str) -> None:
 
     app = create_app(Monque(database, skip_index_creation=True), authorize=allow_all)
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(rates, "MOST_A_SECOND", 1_000_000)
+        patched.setattr(limits_per_caller, "MOST_A_SECOND", 1_000_000)
         asking("trio", app, work)
 
 

@@ -142,7 +142,7 @@ def test_without_its_libraries_there_is_a_line_and_no_dashboard(
     monkeypatch.setattr("trio_monque.cli.demo.demonstration.find_spec", lambda _name: None)
     assert demo(mongod.uri, "--files", "1", "--stay") == 0
     out = capsys.readouterr().out
-    assert "python -m pip install 'trio-monque[dashboard]'" in out
+    assert "python -m pip install starlette jinja2 'hypercorn[trio]'" in out
     assert "token" not in out
 
 

@@ -27,12 +27,12 @@ from trio_monque.client import (
     enqueue_many,
     findings_and_overview,
     fleet,
+    job_counting,
     lists_and_counts,
     one_job,
     questions,
     recovery,
     schedules,
-    selection_counting,
 )
 from trio_monque.client.operation import Operation
 from trio_monque.client.sync_monque import SyncMonque
@@ -71,7 +71,7 @@ def test_blocking_calls_are_the_same(db: Database) -> None:
 
 
 CORE = (
-    *(enqueue, enqueue_many, schedules, one_job, bulk, lists_and_counts, fleet, recovery, selection_counting),
+    *(enqueue, enqueue_many, schedules, one_job, bulk, lists_and_counts, fleet, recovery, job_counting),
     *(findings_and_overview, questions),
 )
 

@@ -12,7 +12,7 @@ from trio_monque.jobs.conditional_write import applied
 from trio_monque.jobs.error_history import LONGEST_REASON, reason_of
 from trio_monque.jobs.job import Job, JobStatus
 from trio_monque.jobs.outcomes import CutShort, Discarded, Failed, Outcome, Retry, Snooze, Snoozed, Succeeded
-from trio_monque.jobs.retry_policy import RetryPolicy, decide, end_of_schedule, judged, will_retry
+from trio_monque.jobs.retries_and_next_occurrences import RetryPolicy, decide, end_of_schedule, judged, will_retry
 
 POLICY = RetryPolicy(max_attempts=3, backoff=Backoff(base=1, cap=60, jitter=0))
 

@@ -12,8 +12,8 @@ import yaml
 
 from tests.support.pages import DOCS, rows
 from tests.support.programs import fenced_blocks
-from trio_monque.metrics import families
-from trio_monque.metrics.families import FAMILIES, Family
+from trio_monque.metrics import metric_names_and_buckets
+from trio_monque.metrics.metric_names_and_buckets import FAMILIES, Family
 
 PAGE = "how-to/monitor-with-prometheus.md"
 DASHBOARD: dict[str, Any] = json.loads((DOCS / "grafana-dashboard.json").read_text(encoding="utf-8"))
@@ -62,7 +62,7 @@ def test_tables_of_the_page_are_those_of_the_code() -> None:
 
 
 def test_every_family_is_in_the_list_once_and_named_as_prometheus_wants_it() -> None:
-    defined = [one for one in vars(families).values() if isinstance(one, Family)]
+    defined = [one for one in vars(metric_names_and_buckets).values() if isinstance(one, Family)]
     assert sorted(one.name for one in defined) == sorted(one.name for one in FAMILIES)
     assert len({one.name for one in FAMILIES}) == len(FAMILIES)
     for family in FAMILIES:

@@ -16,7 +16,7 @@ from trio_monque.jobs.conditional_write import Transition
 from trio_monque.jobs.job import Job
 from trio_monque.jobs.outcomes import CutShort, Discard, Discarded, Failed, Outcome, Snooze, Snoozed, Succeeded
 from trio_monque.jobs.rescue_policy import RescuePolicy, decide_rescue
-from trio_monque.jobs.retry_policy import RetryPolicy, decide
+from trio_monque.jobs.retries_and_next_occurrences import RetryPolicy, decide
 from trio_monque.options_and_defaults import ClientConfig
 from trio_monque.store.job_collection import JobCollection
 from trio_monque.store.jobs import inserting

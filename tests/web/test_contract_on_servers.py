@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 import anyio
-import fastapi
 import httpx
-import litestar
 import pytest
-from starlette.applications import Starlette
 from starlette.responses import JSONResponse
-from starlette.routing import Mount
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tests.support.nginx import nginx
 from tests.support.web_servers import WebServer
 from tests.web import contract_table
 from tests.web.http import LOOPS
+from tests.web.mounts import HOSTS, in_fastapi
 from trio_monque import Monque
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.store.driver.types import Collection, Database
@@ -49,22 +46,6 @@ async def check_table(client: httpx.AsyncClient, prefix: str) -> None:
     await contract_table.check_changes(send)
 
 
-def in_starlette(app: ASGIApp) -> ASGIApp:
-    return Starlette(routes=[Mount("/admin", app)])
-
-
-def in_fastapi(app: ASGIApp) -> ASGIApp:
-    host = fastapi.FastAPI()
-    host.mount("/admin", app)
-    return host
-
-
-def in_litestar(app: ASGIApp) -> ASGIApp:
-    host: Any = litestar.Litestar(route_handlers=[litestar.asgi("/admin", is_mount=True, copy_scope=False)(app)])
-    made: ASGIApp = host
-    return made
-
-
 def behind_login(app: ASGIApp) -> ASGIApp:
     """A host that refuses requests without a token, and mounts the application."""
     mounted = in_fastapi(app)
@@ -76,18 +57,13 @@ def behind_login(app: ASGIApp) -> ASGIApp:
     return guarded
 
 
-HOSTS: Final[dict[str, Callable[[ASGIApp], ASGIApp]]] = {
-    "Starlette": in_starlette,
-    "FastAPI": in_fastapi,
-    "Litestar": in_litestar,
-    "login": behind_login,
-}
+PLACES: Final = {**HOSTS, "login": behind_login}
 
 
-@pytest.mark.parametrize("host", HOSTS)
+@pytest.mark.parametrize("host", PLACES)
 @pytest.mark.parametrize("loop", LOOPS)
 def test_mounted_application_answers_the_table(filled: Database, host: str, loop: str) -> None:
-    app = HOSTS[host](create_app(Monque(filled, stats_cache_ttl=0), authorize=allow_all))
+    app = PLACES[host](create_app(Monque(filled, stats_cache_ttl=0), authorize=allow_all))
 
     async def work() -> None:
         transport = httpx.ASGITransport(app)

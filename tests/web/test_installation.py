@@ -31,7 +31,7 @@ def test_without_the_extra_the_error_names_what_to_install(library: str) -> None
         "try:\n    import trio_monque.web\n"
         "except ModuleNotFoundError as error:\n    print(error)"
     )
-    assert printed_by(program) == f'trio_monque.web needs {library}: python -m pip install "trio-monque[web]"'
+    assert printed_by(program) == f"trio_monque.web needs {library}: python -m pip install starlette jinja2"
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from ..exponential_backoff import Backoff, asked_backoff
 from ..host.host import Host, Life
 from ..host.one_group import one_group_host
 from ..jobs.error_history import ErrorText
-from ..jobs.retry_policy import RetryPolicy
+from ..jobs.retries_and_next_occurrences import RetryPolicy
 from ..safe_text import shown
 from ..store import documents
 from ..store.documents.locked_collection import LockedCollection

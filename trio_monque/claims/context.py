@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from ..bridge.handler_loop import HandlerLoop
 from ..client.server_time import ServerTime
 from ..host.limits import leased_timeout
-from ..jobs.retry_policy import RetryPolicy
+from ..jobs.retries_and_next_occurrences import RetryPolicy
 from ..store.documents.locked_collection import LockedCollection
 from ..store.driver.database_threads import DatabaseThreads
 from .claim_options import ClaimConfig

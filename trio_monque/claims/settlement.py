@@ -17,7 +17,7 @@ from ..foreign_errors import is_a
 from ..host.run_ends import failure_of
 from ..jobs.error_history import kept_reason
 from ..jobs.outcomes import CutShort, Discarded, Failed, Snoozed, Succeeded
-from ..jobs.retry_policy import RetryPolicy, awake_at, judged
+from ..jobs.retries_and_next_occurrences import RetryPolicy, awake_at, judged
 from ..locks_and_dead_letters import NEVER, dead_letter_lock, freed, shortened
 from ..safe_text import shown
 from ..store import documents

@@ -8,7 +8,7 @@ from typing import Any, Final, Literal
 
 from ..checks import check_seconds
 from ..error_types import BrokenDocumentError, InvalidOptionError, MonqueConnectionError, MonqueError
-from ..jobs.endings import JobDeletedError, problem_of
+from ..jobs.ended_job_errors import JobDeletedError, problem_of
 from ..jobs.job import Job, made_of, result_reader
 from ..jobs.job_query import object_id
 from ..store.driver.types import ObjectId

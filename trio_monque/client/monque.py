@@ -28,12 +28,12 @@ from . import (
     enqueue_many,
     findings_and_overview,
     fleet,
+    job_counting,
     lists_and_counts,
     one_job,
     questions,
     recovery,
     schedules,
-    selection_counting,
 )
 from .client_context import ClientContext
 from .client_parts import ClientParts
@@ -387,7 +387,7 @@ class Monque:
     cancel_jobs = awaited(bulk.cancel_jobs)
     retry_jobs = awaited(bulk.retry_jobs)
     delete_jobs = awaited(bulk.delete_jobs)
-    count_jobs = awaited(selection_counting.count_jobs)
+    count_jobs = awaited(job_counting.count_jobs)
 
     get_jobs = awaited(lists_and_counts.get_jobs)
     get_jobs_with_cursor = awaited(lists_and_counts.get_jobs_with_cursor)

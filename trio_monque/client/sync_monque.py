@@ -20,12 +20,12 @@ from . import (
     enqueue_many,
     findings_and_overview,
     fleet,
+    job_counting,
     lists_and_counts,
     one_job,
     questions,
     recovery,
     schedules,
-    selection_counting,
 )
 from .client_context import ClientContext
 from .event_delivery import EventDelivery
@@ -239,7 +239,7 @@ class SyncMonque:
     cancel_jobs = blocking(bulk.cancel_jobs)
     retry_jobs = blocking(bulk.retry_jobs)
     delete_jobs = blocking(bulk.delete_jobs)
-    count_jobs = blocking(selection_counting.count_jobs)
+    count_jobs = blocking(job_counting.count_jobs)
 
     get_jobs = blocking(lists_and_counts.get_jobs)
     get_jobs_with_cursor = blocking(lists_and_counts.get_jobs_with_cursor)

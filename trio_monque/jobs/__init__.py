@@ -1,7 +1,7 @@
 """What a job is and how it may change. Pure: no clock, no MongoDB, no trio."""
 
 from .bulk_changes import BulkFailure, BulkResult
-from .endings import JobCancelledError, JobDeletedError, JobEndedError, JobFailedError
+from .ended_job_errors import JobCancelledError, JobDeletedError, JobEndedError, JobFailedError
 from .enqueued import Enqueued
 from .failure_groups import ErrorGroup, ErrorGroups, FailureGroup
 from .instance import Instance

@@ -2,8 +2,8 @@
 
 An outcome is final when the run ends. It is computed from the job as it was claimed, and that copy may be stale when
 the outcome is written: a caller may have requested a cancellation or changed the schedule meanwhile. That is why an
-outcome is not yet a write. `retry_policy.py` turns it into a guarded transition. If the guard fails, the same outcome
-is turned into another transition from a fresh copy. The handler does not run again for that.
+outcome is not yet a write. `retries_and_next_occurrences.py` turns it into a guarded transition. If the guard fails,
+the same outcome is turned into another transition from a fresh copy. The handler does not run again for that.
 """
 
 from __future__ import annotations

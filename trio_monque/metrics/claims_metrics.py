@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry
 
 from ..claims.claims import RunningClaims
 from .exposition import DEFAULT_REGISTRY, Metrics, Sample
-from .families import DEAD_LETTERS, DOCUMENTS, WAITING, WORKING
+from .metric_names_and_buckets import DEAD_LETTERS, DOCUMENTS, WAITING, WORKING
 from .samples_of_schedulers_and_claims import info, instance_samples
 
 

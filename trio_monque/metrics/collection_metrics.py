@@ -24,8 +24,8 @@ from ..jobs.job import JobStatus
 from ..jobs.views import QueueDepth
 from ..log import logger_of
 from .exposition import DEFAULT_REGISTRY, Metrics, Sample
-from .families import JOBS, OLDEST_DUE, SNAPSHOT_AGE, SNAPSHOT_FAILURES, STUCK
 from .histograms_by_name import NameLabels
+from .metric_names_and_buckets import JOBS, OLDEST_DUE, SNAPSHOT_AGE, SNAPSHOT_FAILURES, STUCK
 
 logger = logger_of("metrics")
 

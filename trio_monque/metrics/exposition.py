@@ -21,7 +21,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from ..error_types import InvalidOptionError
-from .families import FAMILIES, Family
+from .metric_names_and_buckets import FAMILIES, Family
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from .exposition import Distribution, Sample
-from .families import BUCKETS, Family
+from .metric_names_and_buckets import BUCKETS, Family
 
 OTHER: Final = "other"
 

@@ -10,7 +10,7 @@ from ..claims.statistics import ClaimsStatistics
 from ..host.engine_numbers import Batches
 from ..host.health import Health
 from ..scheduler.statistics import Statistics
-from . import families as of
+from . import metric_names_and_buckets as of
 from .exposition import Distribution, Sample
 
 

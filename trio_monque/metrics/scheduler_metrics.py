@@ -15,8 +15,8 @@ from ..jobs.job import Job
 from ..scheduler.scheduler_client import SchedulerClient
 from .collection_metrics import CollectionNumbers
 from .exposition import DEFAULT_REGISTRY, Metrics, Sample
-from .families import OVERDUE_THREADS, RUN_TIME, RUNNING, RUNS, START_LAG, WAIT
 from .histograms_by_name import Durations, NameLabels
+from .metric_names_and_buckets import OVERDUE_THREADS, RUN_TIME, RUNNING, RUNS, START_LAG, WAIT
 from .samples_of_schedulers_and_claims import info, instance_samples
 
 

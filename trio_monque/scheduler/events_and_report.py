@@ -25,7 +25,7 @@ from ..jobs.error_history import kept_reason
 from ..jobs.job import Job, JobStatus, log_extra
 from ..jobs.minutes import DONE, FAILED_ATTEMPTS
 from ..jobs.outcomes import CutShort, Discarded, Failed, Snoozed, Succeeded
-from ..jobs.retry_policy import RetryPolicy, will_retry
+from ..jobs.retries_and_next_occurrences import RetryPolicy, will_retry
 from ..log import ExcInfo, exc_info_of, logger_of
 from ..safe_text import name_of
 from ..store.jobs.refused_claims import SetAside

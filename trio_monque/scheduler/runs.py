@@ -18,7 +18,7 @@ from ..jobs.error_history import ErrorText
 from ..jobs.job import Job
 from ..jobs.outcomes import CutShort, Failed, Outcome, Succeeded
 from ..jobs.rescue_policy import is_suspect
-from ..jobs.retry_policy import ErrorTypes, RetryPolicy, judged
+from ..jobs.retries_and_next_occurrences import ErrorTypes, RetryPolicy, judged
 from ..jobs.stored_value_limits import snapshot
 from ..options_and_defaults import SchedulerConfig
 from ..payloads.problems import ValueProblem

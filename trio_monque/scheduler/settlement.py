@@ -17,7 +17,7 @@ from ..jobs.follow_ups import OWING
 from ..jobs.job import Job, JobStatus, log_extra, made_of
 from ..jobs.job_parts import FollowUpOwed
 from ..jobs.outcomes import CutShort, Discarded, Outcome
-from ..jobs.retry_policy import (
+from ..jobs.retries_and_next_occurrences import (
     RetryPolicy,
     ambiguous_schedule,
     decide,

@@ -10,7 +10,7 @@ from ..checks import check_count, check_known, check_seconds, check_whole, is_as
 from ..error_types import InvalidOptionError, WorkerRegistrationError
 from ..jobs.job import Job
 from ..jobs.new_job import NewJob, check_name
-from ..jobs.retry_policy import ErrorTypes
+from ..jobs.retries_and_next_occurrences import ErrorTypes
 from ..payloads.declared_types import kind_of, name_of
 from ..payloads.payload_type import PayloadType
 

@@ -27,7 +27,7 @@ from ..jobs.conditional_write import applied
 from ..jobs.job import Job
 from ..jobs.new_job import NewJob, NewSchedule
 from ..jobs.outcomes import Discard, Discarded, Failed, Outcome, Retry, Snooze
-from ..jobs.retry_policy import ErrorTypes
+from ..jobs.retries_and_next_occurrences import ErrorTypes
 from ..jobs.stored_value_limits import snapshot
 from ..loop_time import LoopTime
 from ..options_and_defaults import SchedulerConfig, SchedulerOptions, scheduler_config

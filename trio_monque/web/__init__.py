@@ -1,6 +1,6 @@
 """Manage jobs over HTTP: an ASGI application for any host, which clients of Monque's management API understand.
 
-It needs starlette and jinja2: `python -m pip install "trio-monque[web]"`. Nothing else of the package but the commands
+It needs starlette and jinja2: `python -m pip install starlette jinja2`. Nothing else of the package but the commands
 that serve a dashboard imports this room.
 """
 
@@ -14,7 +14,7 @@ except ModuleNotFoundError as error:
     if library not in ("starlette", "jinja2"):
         raise
     raise ModuleNotFoundError(
-        f'trio_monque.web needs {library}: python -m pip install "trio-monque[web]"', name=library
+        f"trio_monque.web needs {library}: python -m pip install starlette jinja2", name=library
     ) from None
 
 from ..claims.claimed_collection import ClaimRules

@@ -11,7 +11,7 @@ from tests.support.store import claim, handle
 from trio_monque.errors import MonqueConnectionError
 from trio_monque.exponential_backoff import Backoff
 from trio_monque.jobs.outcomes import Succeeded
-from trio_monque.jobs.retry_policy import RetryPolicy
+from trio_monque.jobs.retries_and_next_occurrences import RetryPolicy
 from trio_monque.scheduler.settlement import JobSettlement
 from trio_monque.store.driver.types import Collection, Database
 from trio_monque.store.jobs.settling import Fate

@@ -16,12 +16,15 @@ from trio_monque import Monque
 from trio_monque.store.driver.types import Database
 from trio_monque.web import create_app
 
-NOW: Final = datetime.now(UTC).replace(microsecond=0)
 HOSTILE: Final = "<script>alert('x')</script>\u202e"
 
 
+def now() -> datetime:
+    return datetime.now(UTC).replace(microsecond=0)
+
+
 def put(db: Database, name: str, cron: str = "0 6 * * *", **fields: Any) -> None:
-    document = job_document(name, next_run_at=fields.pop("next_run_at", NOW + timedelta(hours=2)))
+    document = job_document(name, next_run_at=fields.pop("next_run_at", now() + timedelta(hours=2)))
     db["monque_jobs"].insert_one({**document, "repeatInterval": cron, "uniqueKey": f"key of {name}", **fields})
 
 
@@ -38,10 +41,10 @@ def test_schedules_say_what_they_mean_and_how_they_are(db: Database, loop: str) 
     monque = Monque(db)
     monque.sync.schedule("0 6 * * MON-FRI", "report", timezone="Europe/Berlin", unique_key="daily")
     put(
-        db, "ran", "*/90 * * * *", next_run_at=NOW + timedelta(minutes=20, seconds=30),
-        startedAt=NOW - timedelta(minutes=40), finishedAt=NOW - timedelta(minutes=38),
+        db, "ran", "*/90 * * * *", next_run_at=now() + timedelta(minutes=20, seconds=30),
+        startedAt=now() - timedelta(minutes=40), finishedAt=now() - timedelta(minutes=38),
     )  # fmt: skip
-    put(db, "running", status="processing", claimedBy="w", lockedAt=NOW, lastHeartbeat=NOW)
+    put(db, "running", status="processing", claimedBy="w", lockedAt=now(), lastHeartbeat=now())
     text = get(create_app(monque), "/schedules", loop=loop).text
     report = row_of(text, "report")
     assert "At 06:00 on Monday through Friday" in report
@@ -58,12 +61,12 @@ def test_schedules_say_what_they_mean_and_how_they_are(db: Database, loop: str) 
 
 def test_what_is_unusual_is_marked(db: Database) -> None:
     enter(db, "worker", "late", "failing")
-    put(db, "late", next_run_at=NOW - timedelta(minutes=5))
-    put(db, "alone", next_run_at=NOW - timedelta(seconds=5))
-    put(db, "paused", next_run_at=NOW - timedelta(minutes=5))
+    put(db, "late", next_run_at=now() - timedelta(minutes=5))
+    put(db, "alone", next_run_at=now() - timedelta(seconds=5))
+    put(db, "paused", next_run_at=now() - timedelta(minutes=5))
     put(db, "failing", failCount=2, failReason="E: twice")
-    put(db, "broken", status="failed", failCount=5, failReason="E: for good", nextRunAt=NOW - timedelta(days=1))
-    put(db, "stopped", status="cancelled", nextRunAt=NOW - timedelta(days=2))
+    put(db, "broken", status="failed", failCount=5, failReason="E: for good", nextRunAt=now() - timedelta(days=1))
+    put(db, "stopped", status="cancelled", nextRunAt=now() - timedelta(days=2))
     monque = Monque(db)
     monque.sync.pause("paused")
     monque.sync.schedule("0 0 1 1 *", "yearly", unique_key="key of yearly")  # Makes the index.
@@ -93,7 +96,7 @@ def test_what_is_unusual_is_marked(db: Database) -> None:
         ({"timezone": "Mars/Olympus"}, "is unknown"),
         ({"timezone": HOSTILE}, "is unknown"),
         ({"uniqueKey": HOSTILE, "failCount": 1, "failReason": HOSTILE}, "⟨U+202E⟩"),
-        ({"startedAt": NOW, "finishedAt": NOW - timedelta(hours=1)}, "At 06:00"),
+        ({"startedAt": now(), "finishedAt": now() - timedelta(hours=1)}, "At 06:00"),
     ],
 )
 def test_a_strange_schedule_is_one_row(db: Database, fields: dict[str, Any], shown: str) -> None:

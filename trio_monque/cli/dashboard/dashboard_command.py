@@ -70,7 +70,9 @@ def dashboard(
     try:
         from .serving import DashboardOptions, serve  # Only here: starlette, jinja2 and hypercorn are extras.
     except ModuleNotFoundError as error:
-        raise MonqueError(f"the dashboard needs {error.name}: python -m pip install 'trio-monque[dashboard]'") from None
+        raise MonqueError(
+            f"the dashboard needs {error.name}: python -m pip install starlette jinja2 'hypercorn[trio]'"
+        ) from None
     options = DashboardOptions(
         collection=collection,
         operation_timeout=operation_timeout,

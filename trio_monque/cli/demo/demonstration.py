@@ -128,7 +128,7 @@ async def _dashboard(database: DemoDatabase, *, wanted: bool) -> AsyncIterator[b
 def _has_dashboard() -> bool:
     if all(find_spec(library) for library in ("starlette", "jinja2", "hypercorn")):
         return True
-    say("for a dashboard of it in a browser: python -m pip install 'trio-monque[dashboard]'")
+    say("for a dashboard of it in a browser: python -m pip install starlette jinja2 'hypercorn[trio]'")
     return False
 
 
