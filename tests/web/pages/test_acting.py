@@ -85,11 +85,24 @@ def test_a_run_is_asked_to_end_after_a_question(db: Database, app: ASGIApp) -> N
     job_id = str(db["monque_jobs"].insert_one(job_document("mail", status="processing")).inserted_id)
     assert post(app, do="cancel-run", id=job_id).status_code == 400
     asked = get(app, f"/confirm?do=cancel-run&id={job_id}")
-    assert "Cancel the run 1 job?" in asked.text
+    assert "Cancel the run of 1 job?" in asked.text
     assert post(app, do="cancel-run", id=job_id, ok="1").status_code == 303
     found = db["monque_jobs"].find_one()
     assert found is not None
     assert any("cancel" in key.lower() for key in found)
+
+
+def test_question_about_nothing_offers_nothing(app: ASGIApp) -> None:
+    text = get(app, "/confirm?do=retry&all=1&status=failed&back=errors").text
+    assert "None of these jobs is left to be changed" in text
+    assert "becomes due" not in text
+    assert "btn primary" not in text
+
+
+def test_action_without_a_choice_leads_back(app: ASGIApp) -> None:
+    answer = get(app, "/confirm?do=delete&back=jobs%3Fstatus%3Dfailed")
+    assert answer.status_code == 400
+    assert re.search(r'Choose at least one job.*href="/jobs\?status=failed">Back<', answer.text, re.DOTALL)
 
 
 def test_what_was_chosen_is_confirmed_with_its_number_and_done_once(db: Database, app: ASGIApp) -> None:

@@ -21,6 +21,7 @@ class Deed:
         states: The jobs that it can be done to, as people call them.
         asks: A page asks first, also for one job.
         is_danger: It cannot be undone.
+        of: What stands between the label and its jobs.
         before: What it means, for the page that asks.
         past: What was done, behind "214 jobs".
     """
@@ -34,6 +35,7 @@ class Deed:
     in_bulk: str | None = None
     asks: bool = False
     is_danger: bool = False
+    of: str = ""
 
 
 RETRY: Final = Deed(
@@ -62,6 +64,7 @@ CANCEL_RUN: Final = Deed(
     before="Its handler is cancelled where it waits, and what it has done stays done. A cancelled job can be retried.",
     past="asked to end",
     asks=True,
+    of="of ",
 )
 RUN_NOW: Final = Deed(
     key="run-now",
