@@ -99,6 +99,13 @@ def test_question_about_nothing_offers_nothing(app: ASGIApp) -> None:
     assert "btn primary" not in text
 
 
+def test_what_another_tab_has_done_already_is_said(db: Database, app: ASGIApp) -> None:
+    failed(db, 2)
+    asked = {"do": "retry", "all": "1", "status": "failed", "back": "errors", "ok": "1"}
+    assert "2 jobs are due again." in get(app, post(app, **asked).headers["location"]).text
+    assert "No job was left to be changed." in get(app, post(app, **asked).headers["location"]).text
+
+
 def test_action_without_a_choice_leads_back(app: ASGIApp) -> None:
     answer = get(app, "/confirm?do=delete&back=jobs%3Fstatus%3Dfailed")
     assert answer.status_code == 400

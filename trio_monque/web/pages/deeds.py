@@ -134,7 +134,8 @@ def said_of(done: str | None, number: str | None, refused: str | None) -> str | 
         return f"The name is {deed.past}."
     count, left = _number(number), _number(refused)
     are = "is" if count == 1 else "are"
-    sentence = f"{counted(count, 'document' if deed is READMIT else 'job')} {are} {deed.past}."
+    noun = "document" if deed is READMIT else "job"
+    sentence = f"{counted(count, noun)} {are} {deed.past}." if count or left else f"No {noun} was left to be changed."
     return f"{sentence} {counted(left, 'job')} could not be changed: look at their state." if left else sentence
 
 
