@@ -39,9 +39,9 @@ SENTENCES: Final[list[tuple[str, dict[str, Any], str]]] = [
     (
         "late",
         {**WAITING, "usual": 1.5, "is_capped": True},
-        "mail is late: more than 1,204 due jobs. The oldest waits for 3 m 4 s, and usually 1.5 s.",
+        "mail is late: more than 1,204 due jobs. The oldest has waited for 3 m 4 s, where 1.5 s is usual.",
     ),
-    ("late", {**WAITING, "usual": None}, "mail is late: 1,204 due jobs. The oldest waits for 3 m 4 s."),
+    ("late", {**WAITING, "usual": None}, "mail is late: 1,204 due jobs. The oldest has waited for 3 m 4 s."),
     (
         "schedule_failed",
         {"name": "mail", "key": "nightly", "at": AT},

@@ -495,6 +495,11 @@ def collection_of(monque: Monque) -> str:
     return str(monque._context.jobs.collection.full_name)  # noqa: SLF001  # Of the class above.
 
 
+def forget_statistics_of(monque: Monque) -> None:
+    """Let the next questions of a client count again, whatever it has kept."""
+    monque._context.forget_statistics()  # noqa: SLF001  # Of the class above.
+
+
 async def server_time_of(monque: Monque) -> datetime:
     """Return the server's time, as a client measures it."""
     return await anyio.to_thread.run_sync(monque._context.now)  # noqa: SLF001  # Of the class above.

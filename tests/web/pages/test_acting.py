@@ -56,6 +56,16 @@ def test_retry_of_one_job_is_done_at_once_and_leads_back(db: Database, app: ASGI
     assert "1 job is due again." in get(app, answer.headers["location"]).text
 
 
+def test_page_after_it_shows_the_numbers_and_the_button_of_now(db: Database) -> None:
+    app = create_app(Monque(db, stats_cache_ttl=3600), authorize=allow_all)
+    ids = failed(db, 3)
+    assert "Pause mail…" in get(app, "/jobs?name=mail&status=failed").text
+    post(app, do="pause", target="mail", ok="1")
+    assert "mail is paused" in get(app, "/jobs?name=mail&status=failed").text
+    post(app, do="delete", id=ids[0], ok="1")
+    assert "2 match" in get(app, "/jobs?name=mail&status=failed").text
+
+
 @pytest.mark.parametrize(
     ("do", "status", "becomes"),
     [("cancel", "pending", "cancelled"), ("delete", "failed", None), ("run-now", "pending", "pending")],
@@ -75,11 +85,31 @@ def test_a_run_is_asked_to_end_after_a_question(db: Database, app: ASGIApp) -> N
     job_id = str(db["monque_jobs"].insert_one(job_document("mail", status="processing")).inserted_id)
     assert post(app, do="cancel-run", id=job_id).status_code == 400
     asked = get(app, f"/confirm?do=cancel-run&id={job_id}")
-    assert "Cancel the run 1 job?" in asked.text
+    assert "Cancel the run of 1 job?" in asked.text
     assert post(app, do="cancel-run", id=job_id, ok="1").status_code == 303
     found = db["monque_jobs"].find_one()
     assert found is not None
     assert any("cancel" in key.lower() for key in found)
+
+
+def test_question_about_nothing_offers_nothing(app: ASGIApp) -> None:
+    text = get(app, "/confirm?do=retry&all=1&status=failed&back=errors").text
+    assert "None of these jobs is left to be changed" in text
+    assert "becomes due" not in text
+    assert "btn primary" not in text
+
+
+def test_what_another_tab_has_done_already_is_said(db: Database, app: ASGIApp) -> None:
+    failed(db, 2)
+    asked = {"do": "retry", "all": "1", "status": "failed", "back": "errors", "ok": "1"}
+    assert "2 jobs are due again." in get(app, post(app, **asked).headers["location"]).text
+    assert "No job was left to be changed." in get(app, post(app, **asked).headers["location"]).text
+
+
+def test_action_without_a_choice_leads_back(app: ASGIApp) -> None:
+    answer = get(app, "/confirm?do=delete&back=jobs%3Fstatus%3Dfailed")
+    assert answer.status_code == 400
+    assert re.search(r'Choose at least one job.*href="/jobs\?status=failed">Back<', answer.text, re.DOTALL)
 
 
 def test_what_was_chosen_is_confirmed_with_its_number_and_done_once(db: Database, app: ASGIApp) -> None:

@@ -143,7 +143,7 @@ def test_list_that_is_whole_is_its_own_count(filled: Database) -> None:
     assert recent is not None
     since = recent["updatedAt"].strftime("%Y-%m-%dT%H:%M:%S.000Z")
     text, _, _ = examined(filled, create_app(Monque(filled)), f"/jobs?status=failed&since={since}")
-    assert "<title>1 failed jobs" in text
+    assert "<title>1 failed job" in text
 
 
 def test_viewers_share_the_questions_of_a_moment(mongod: EmbeddedServer, filled: Database) -> None:

@@ -70,6 +70,16 @@ def test_time_and_name_choose_the_jobs(db: Database, query: str, found: list[str
         assert f"{found[0]} match" in get(app, jobs_link(text)).text
 
 
+@pytest.mark.parametrize(("query", "marked"), [("", ["2", "1"]), ("since=all", ["1"]), ("since=1h", [])])
+def test_errors_without_a_failure_before_the_last_hour_are_new(db: Database, query: str, marked: list[str]) -> None:
+    fail(db, 1, "A", hours_ago=0.5)
+    fail(db, 2, "B", hours_ago=0.5)
+    fail(db, 1, "B", hours_ago=50)
+    text = get(create_app(Monque(db)), f"/errors?{query}").text
+    rows = re.findall(r'<li><div class="n">([^<]*)</div>(.*?)</li>', text, re.DOTALL)
+    assert [number for number, row in rows if ">new<" in row] == marked
+
+
 def test_another_time_is_a_page_that_names_the_right_ones(db: Database) -> None:
     answer = get(create_app(Monque(db)), "/errors?since=yesterday")
     assert answer.status_code == 400

@@ -59,6 +59,19 @@ def test_schedules_say_what_they_mean_and_how_they_are(db: Database, loop: str) 
     assert "<title>3, schedules · Monque</title>" in text
 
 
+@pytest.mark.parametrize(
+    ("timezone", "shown"),
+    [("Europe/Berlin", "Mon Jan 2 04:04"), (None, "Mon Jan 2 03:04"), ("Nowhere/Land", None), ("../etc", None)],
+)
+def test_next_time_is_that_of_the_clock_of_the_zone_beside_it(
+    db: Database, timezone: str | None, shown: str | None
+) -> None:
+    put(db, "report", next_run_at=datetime(2040, 1, 2, 3, 4, tzinfo=UTC), timezone=timezone)
+    assert re.findall(r"Mon Jan 2 \d\d:\d\d", row_of(get(create_app(Monque(db)), "/schedules").text, "report")) == (
+        [] if shown is None else [shown]
+    )
+
+
 def test_what_is_unusual_is_marked(db: Database) -> None:
     enter(db, "worker", "late", "failing")
     put(db, "late", next_run_at=now() - timedelta(minutes=5))

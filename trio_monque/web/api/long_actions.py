@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
 from typing import Any, Final
 
-from ...client.monque import announce
+from ...client.monque import announce, forget_statistics_of
 from ...error_types import PartialBulkError
 from ...jobs.bulk_changes import BulkResult
 from ...store.reads.selection_counts import SelectionCount
@@ -57,6 +57,7 @@ async def _carry_out(
             if isinstance(error, PartialBulkError):
                 action.result = BulkResult(error.count, action.result.errors, action.result.refused, error.unknown)
         finally:
+            forget_statistics_of(call.surface.monque)
             background.end(action, state, problem)
             call.audit.count = action.result.count
             event = call.audit.conclude(202)

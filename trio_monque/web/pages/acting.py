@@ -9,7 +9,7 @@ from typing import Any, Final
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from ...client.monque import server_time_of
+from ...client.monque import forget_statistics_of, server_time_of
 from ...store.jobs.job_json import iso
 from ..answers import RefusedRequestError
 from ..api.actions import body_of_reschedule
@@ -55,6 +55,8 @@ async def act(request: Request, dashboard: Dashboard) -> Response:
         raise RefusedRequestError(400, "This has to be confirmed first")
     step = await step_of(form, dashboard)
     result = await step.route.done_for_page(request, dashboard.surface, step.asked)
+    # Or the next page would show the numbers, and the button, of before.
+    forget_statistics_of(dashboard.monque)
     if isinstance(result, LongAnswer):
         # The action goes on behind this answer: its page shows how far it is.
         action = result.answer.headers["location"].rpartition("/")[2]

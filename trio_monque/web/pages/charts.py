@@ -15,7 +15,7 @@ from typing import Final
 MINUTES: Final = 60
 
 LEFT: Final = 40.0
-RIGHT: Final = 34.0
+RIGHT: Final = 42.0
 TOP: Final = 10.0
 BOTTOM: Final = 148.0
 """Of the plot within a chart of `HEIGHT`: the scales stand beside it, the times below."""

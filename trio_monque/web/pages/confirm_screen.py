@@ -29,7 +29,9 @@ async def confirm_facts(call: PageCall) -> View:
     what = jobs_in_words(number, is_capped=is_capped)
     if form.target is not None:
         what = f"all dead letters of {form.target}" if form.deed is READMIT else f"name {form.target}"
-    title = f"{form.deed.label} {what}?"
+    title = f"{form.deed.label} {form.deed.of}{what}?"
+    if not number and form.target is None:
+        title = "None of these jobs is left to be changed"
     return View(
         "confirm.html",
         title,

@@ -21,6 +21,7 @@ class Deed:
         states: The jobs that it can be done to, as people call them.
         asks: A page asks first, also for one job.
         is_danger: It cannot be undone.
+        of: What stands between the label and its jobs.
         before: What it means, for the page that asks.
         past: What was done, behind "214 jobs".
     """
@@ -34,6 +35,7 @@ class Deed:
     in_bulk: str | None = None
     asks: bool = False
     is_danger: bool = False
+    of: str = ""
 
 
 RETRY: Final = Deed(
@@ -62,6 +64,7 @@ CANCEL_RUN: Final = Deed(
     before="Its handler is cancelled where it waits, and what it has done stays done. A cancelled job can be retried.",
     past="asked to end",
     asks=True,
+    of="of ",
 )
 RUN_NOW: Final = Deed(
     key="run-now",
@@ -131,7 +134,8 @@ def said_of(done: str | None, number: str | None, refused: str | None) -> str | 
         return f"The name is {deed.past}."
     count, left = _number(number), _number(refused)
     are = "is" if count == 1 else "are"
-    sentence = f"{counted(count, 'document' if deed is READMIT else 'job')} {are} {deed.past}."
+    noun = "document" if deed is READMIT else "job"
+    sentence = f"{counted(count, noun)} {are} {deed.past}." if count or left else f"No {noun} was left to be changed."
     return f"{sentence} {counted(left, 'job')} could not be changed: look at their state." if left else sentence
 
 

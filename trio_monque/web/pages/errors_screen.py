@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Final
 from urllib.parse import quote_plus
 
@@ -50,6 +50,7 @@ class GroupRow:
         more_names: How many more there are.
         shape: The minutes of the last hour.
         query: Of the screen Jobs, which shows its jobs; None if no filter selects them.
+        is_new: Its first job that is kept failed within the last hour.
     """
 
     group: ErrorGroup
@@ -58,6 +59,7 @@ class GroupRow:
     more_names: int
     shape: Spark
     query: Mapping[str, str] | None
+    is_new: bool = False
 
 
 async def errors_facts(call: PageCall) -> View:
@@ -72,6 +74,8 @@ async def errors_facts(call: PageCall) -> View:
         found = await call.monque.get_error_groups(since=since, name=name, limit=MOST_READ)
     # A hook changes the text of one job. What many have in common would show what it hides.
     is_shown = call.dashboard.hooks.show_errors is True
+    # Of the last hour alone, or of a part, it is not known whether there was one before.
+    new_since = None if span == "1h" or found.is_capped else call.now - timedelta(hours=1)
     chosen = {
         "status": "failed",
         **({} if back is None else {"since": span}),
@@ -81,7 +85,7 @@ async def errors_facts(call: PageCall) -> View:
         "errors.html",
         _title(found),
         {
-            "rows": [row_of(one, chosen, is_shown=is_shown) for one in found.groups[:MOST_GROUPS]],
+            "rows": [row_of(one, chosen, is_shown=is_shown, new_since=new_since) for one in found.groups[:MOST_GROUPS]],
             "more_groups": max(0, len(found.groups) - MOST_GROUPS),
             "number": found.looked_at,
             "is_capped": found.is_capped,
@@ -102,13 +106,16 @@ def _title(found: ErrorGroups) -> str:
     return f"{grouped(found.looked_at)}{'+' if found.is_capped else ''} failed, errors"
 
 
-def row_of(group: ErrorGroup, chosen: Mapping[str, str], *, is_shown: bool) -> GroupRow:
+def row_of(
+    group: ErrorGroup, chosen: Mapping[str, str], *, is_shown: bool, new_since: datetime | None = None
+) -> GroupRow:
     """Return the row of a group.
 
     Args:
         group: The group.
         chosen: The query of the screen Jobs for the failed jobs of all groups.
         is_shown: Whether texts of errors are shown.
+        new_since: From when on an error counts as new; None if that is not known.
     """
     begin = selected_by(group.prefix) if is_shown else ""
     return GroupRow(
@@ -118,6 +125,7 @@ def row_of(group: ErrorGroup, chosen: Mapping[str, str], *, is_shown: bool) -> G
         more_names=max(0, len(group.names) - MOST_NAMES),
         shape=spark((0,) * MINUTES, group.by_minute),
         query={**chosen, "error": begin} if begin else None,
+        is_new=new_since is not None and group.first >= new_since,
     )
 
 

@@ -12,6 +12,7 @@ from ...jobs.job_query import JobFilter, JobSort
 from ..answers import RefusedRequestError
 from ..api.field_filters import fields_in, is_field_key
 from ..api.moments import moment_in
+from ..words.lengths import moment
 from .form import RESULT
 
 
@@ -182,14 +183,16 @@ def since_of(text: str, now: datetime) -> datetime:
     Raises:
         RefusedRequestError: It is neither (400).
     """
-    moment = now - SPANS[text] if text in SPANS else moment_in(text)
-    if moment is None:
+    found = now - SPANS[text] if text in SPANS else moment_in(text)
+    if found is None:
         raise RefusedRequestError(400, f"{text!r} is neither a moment nor one of {', '.join(SPANS)}")
-    return moment
+    return found
 
 
 def _chip(key: str, value: str, query: Mapping[str, str]) -> Chip:
     label = "Changed in the last" if key == "since" and value in SPANS else "Changed since" if key == "since" else key
     if key in TEXTS:
         label = TEXTS[key][1]
-    return Chip(label, value, {one: text for one, text in query.items() if one != key})
+    since = moment_in(value) if key == "since" else None
+    shown = value if since is None else moment(since)
+    return Chip(label, shown, {one: text for one, text in query.items() if one != key})

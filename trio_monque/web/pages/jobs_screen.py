@@ -175,7 +175,7 @@ def _number(count: int, *, is_capped: bool) -> str:
 
 
 def _title(asked: JobsAsked, matching: str | None, page: CursorPage) -> str:
-    what = "Jobs" if asked.tab is None else f"{asked.tab.text.lower()} jobs"
+    what = "Jobs" if asked.tab is None else f"{asked.tab.text.lower()} job{'' if matching == '1' else 's'}"
     name = asked.conditions.get("name")
     number = f"{matching} " if matching is not None and asked.tab is not None else ""
     return f"{number}{what}{'' if name is None else f' of {name}'}"

@@ -98,16 +98,24 @@ def schedule_view(schedule: Schedule, now: datetime) -> ScheduleView:
         known.description,
         None,
         known.warnings,
-        [
-            ScheduleTime(
-                at, f"{(there := at.astimezone(zone)):%a %b} {there.day} {there:%H:%M}", _note(at, zone, changes)
-            )
-            for at in known.runs
-        ],
+        [ScheduleTime(at, _reading(at, zone), _note(at, zone, changes)) for at in known.runs],
         # Those among its next times; without one, the next of the zone.
         [one for one in changes if one.at <= known.runs[-1]][:2] or changes[:1],
         not minute.startswith("*") and not hour.startswith("*"),
     )
+
+
+def clock_there(at: datetime, timezone: str | None) -> str | None:
+    """Return what the clock of a schedule's zone shows at a moment, such as "Sun Nov 29 06:00"; None without a zone."""
+    try:
+        return _reading(at, ZoneInfo(timezone or "UTC"))
+    except (LookupError, ValueError, OSError):  # Another program may have stored any text.
+        return None
+
+
+def _reading(at: datetime, zone: tzinfo) -> str:
+    there = at.astimezone(zone)
+    return f"{there:%a %b} {there.day} {there:%H:%M}"
 
 
 def _note(at: datetime, zone: tzinfo, changes: Sequence[ClockChange]) -> str:

@@ -17,6 +17,7 @@ from ...jobs.job_parts import Schedule
 from ...jobs.schedule_preview import preview
 from ..words.lengths import counted, grouped
 from .jobs_screen import state_of
+from .schedule_times import clock_there
 from .screen import PageCall, View
 from .shown_values import shown_text
 
@@ -54,6 +55,7 @@ class ScheduleRow:
         ended_at: When its last run ended, or the schedule; None if unknown.
         ran: Seconds of its last run; None if unknown.
         why: Its last error, as it may be shown; None for none.
+        there: When it is due next, as the clock of its zone shows it; None if there is no such zone.
     """
 
     job: Job
@@ -63,6 +65,7 @@ class ScheduleRow:
     ended_at: datetime | None
     ran: float | None
     why: str | None
+    there: str | None
 
 
 async def schedules_facts(call: PageCall) -> View:
@@ -80,6 +83,7 @@ async def schedules_facts(call: PageCall) -> View:
             ended_at=ended_at(job),
             ran=seconds_of_last_run(job),
             why=await shown_text(job, job.fail_reason, call.dashboard.hooks, call.context) if job.fail_count else None,
+            there=clock_there(job.next_run_at, job.schedule.timezone if job.schedule else None),
         )
         for job, meaning in zip(found.jobs, meanings, strict=True)
     ]

@@ -234,7 +234,12 @@ async def _error_page(request: Request, dashboard: Dashboard, error: Exception) 
         shown = RefusedRequestError(503, "The database does not answer. The page tries again when you reload it.")
     else:
         shown = refusal_of(error)
-    view = View("refused.html", shown.message, {"message": shown.message, "status": shown.status}, shown.status)
+    view = View(
+        "refused.html",
+        shown.message,
+        {"message": shown.message, "status": shown.status, "back": place_in(request.query_params.get("back", ""))},
+        shown.status,
+    )
     frame = {**_frame(dashboard, root, "none", view, None, time.perf_counter()), "said": None, "here": ""}
     html = await anyio.to_thread.run_sync(_rendered, view, frame)
     return HTMLResponse(html, view.status, shown.headers)

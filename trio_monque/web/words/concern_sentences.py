@@ -26,8 +26,10 @@ def _failing(values: Values) -> str:
 
 
 def _late(values: Values) -> str:
-    usual = "" if values["usual"] is None else f", and usually {length(values['usual'])}"
-    return f"{values['name']} is late: {_due_jobs(values)}. The oldest waits for {length(values['seconds'])}{usual}."
+    usual = "" if values["usual"] is None else f", where {length(values['usual'])} is usual"
+    return (
+        f"{values['name']} is late: {_due_jobs(values)}. The oldest has waited for {length(values['seconds'])}{usual}."
+    )
 
 
 def _stuck(values: Values) -> str:

@@ -39,7 +39,8 @@ def fate_of(holder: Holder, ends: datetime, now: datetime, *, is_one_alive: bool
     if holder.held.is_capped:
         jobs = f"Its jobs, {holder.held} of them,"
     if not is_one_alive:
-        return f"{jobs} wait until an instance starts: no other one is alive."
+        wait = "waits" if holder.held.number == 1 else "wait"
+        return f"{jobs} {wait} until an instance starts: no other one is alive."
     left = (ends - now) / timedelta(seconds=1)
     are = "becomes" if holder.held.number == 1 else "become"
     if left > 0:
