@@ -105,7 +105,7 @@ def test_behind_https_the_cookie_is_for_https_and_for_the_path(db: Database) -> 
 
 @pytest.mark.parametrize("root", ["", "/ops", "/static/ops"])
 def test_only_the_files_themselves_are_outside_the_door(db: Database, root: str) -> None:
-    """An instance may be called "a/static/b": its page is no style sheet."""
+    """An instance may be called "a/static/b", and its page is not for everybody."""
     db["monque_jobs"].insert_one(job_document("mail", status="processing", claimed_by="a/static/b"))
     app = SignIn(create_app(Monque(db), authorize=allow_all), OneTimeLink(), "monque_1")
     for path in ("/instances/a/static/b", "/instances/static/x", "/static/none.css", "//static/jobs", "/jobs"):
