@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import re
 from datetime import UTC, datetime
 from importlib.resources import files
@@ -12,6 +13,7 @@ from pymongo import MongoClient
 
 from tests.web.http import LOOPS
 from tests.web.pages.fetching import get
+from tests.web.pages.job_documents import job_document
 from trio_monque import Monque
 from trio_monque.store.driver.types import Database
 from trio_monque.web import create_app
@@ -141,3 +143,35 @@ def test_an_application_without_dashboard_has_no_pages(db: Database) -> None:
     app = create_app(Monque(db), dashboard=False)
     assert get(app, "/").status_code == 404
     assert get(app, "/api/v1/health").status_code == 200
+
+
+HUGE: Final = "<" * 3_000_000
+"""A document can have 16 MiB."""
+
+
+def test_huge_texts_of_other_programs_make_no_huge_pages(db: Database) -> None:
+    huge = [
+        job_document(HUGE, fail_reason=HUGE), job_document(HUGE, status="failed", fail_reason=HUGE),
+        job_document("held", status="processing", claimed_by=HUGE, progress={"done": 1, HUGE: 2}),
+        job_document("meta", meta={HUGE: HUGE}), job_document("many", meta={str(one): "v" for one in range(100_000)}),
+        job_document("half", status="failed", fail_reason="x" * 5_000),
+    ]  # fmt: skip
+    ids = db["monque_jobs"].insert_many(huge).inserted_ids
+    app = create_app(Monque(db))
+    tabs = [f"/jobs?status={one}" for one in ("due", "running", "failed")]
+    for path in (
+        "/",
+        "/jobs",
+        *tabs,
+        "/errors",
+        "/instances",
+        "/health",
+        "/search?q=h",
+        *(f"/jobs/{one}" for one in ids),
+    ):
+        answer = get(app, path)
+        assert answer.status_code == 200, path
+        assert len(answer.content) < 2_000_000, (path, len(answer.content))
+    link = re.search(r'class="err" href="([^"]*)"><div class="n">1</div><div class="m">x', get(app, "/").text)
+    assert link is not None
+    assert "1 match" in get(app, html.unescape(link[1])).text

@@ -160,3 +160,17 @@ def test_search_for_something_else_is_a_page(db: Database, text: str) -> None:
     assert answer.status_code == 200
     assert ("mail" in answer.text) == (text == "ai")
     assert "<script>alert" not in answer.text
+
+
+@pytest.mark.parametrize("name", ["", "x" * 5000])
+def test_a_name_that_is_none_does_not_end_the_search(db: Database, name: str) -> None:
+    job = Monque(db).sync.enqueue("mail", unique_key="key-1")
+    db["monque_jobs"].insert_one(job_document(name))
+    answer = get(create_app(Monque(db)), "/search?q=key-1")
+    assert (answer.status_code, answer.headers.get("location")) == (303, f"/jobs/{job.id}")
+
+
+def test_search_finds_no_id_that_the_caller_may_not_see(db: Database) -> None:
+    job = Monque(db).sync.enqueue("mail")
+    app = create_app(Monque(db), authorize=lambda _action, _context, target: target is None)
+    assert get(app, f"/search?q={job.id}").status_code == get(app, f"/search?q={'0' * 24}").status_code == 200

@@ -7,11 +7,14 @@ from typing import Any
 import pytest
 
 from tests.web.http import LOOPS, Ask, asking
+from tests.web.pages.fetching import get
+from tests.web.pages.job_documents import job_document
 from trio_monque import Monque
 from trio_monque.store.driver.types import Database
 from trio_monque.web import allow_all, create_app
 from trio_monque.web.guard.gate import Gate
 from trio_monque.web.guard.one_time_link import LINK_LASTS, SESSION_LASTS, OneTimeLink
+from trio_monque.web.pages.assets import assets
 from trio_monque.web.pages.sign_in import SignIn
 
 
@@ -64,7 +67,8 @@ def test_the_link_lets_in_one_browser(db: Database, loop: str) -> None:
         page = await ask("GET", f"/?token={link.token}")
         assert page.status_code == 200
         assert "set-cookie" not in page.headers, "previews of links open it, too"
-        assert page.headers["referrer-policy"] == "no-referrer"
+        # Without the token, and with the origin in the header Origin, or a form over plain HTTP would be refused.
+        assert page.headers["referrer-policy"] == "strict-origin"
         assert (await ask("POST", "/sign-in", data={"token": "x" * 43})).status_code == 403
         answer = await ask("POST", "/sign-in", data={"token": link.token})
         assert answer.status_code == 303
@@ -98,6 +102,17 @@ def test_behind_https_the_cookie_is_for_https_and_for_the_path(db: Database) -> 
         assert "Path=/ops;" in answer.headers["set-cookie"]
 
     asking("asyncio", app, work, prefix="", root_path="/ops")
+
+
+@pytest.mark.parametrize("root", ["", "/ops", "/static/ops"])
+def test_only_the_files_themselves_are_outside_the_door(db: Database, root: str) -> None:
+    """An instance may be called "a/static/b", and its page is not for everybody."""
+    db["monque_jobs"].insert_one(job_document("mail", status="processing", claimed_by="a/static/b"))
+    app = SignIn(create_app(Monque(db), authorize=allow_all), OneTimeLink(), "monque_1")
+    for path in ("/instances/a/static/b", "/instances/static/x", "/static/none.css", "//static/jobs", "/jobs"):
+        assert get(app, root + path, root_path=root).status_code == 401, path
+    assert get(app, root + "/jobs", root_path=root, headers={"Host": "x/static/"}).status_code == 401
+    assert get(app, f"{root}/{assets()['monque.css'].path}", root_path=root).status_code == 200
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from itertools import islice
 from typing import Final
 
 from ...jobs.claim_stamps_and_fences import last_sign_of_life
@@ -12,7 +13,10 @@ from ...jobs.instance import Instance, clamped
 from ...jobs.job import Job, JobStatus, deaths_of
 from ...jobs.job_parts import NO_CLAIM, FollowUpChosen, FollowUpOwed, FollowUpParked
 from ..api.full_view import lease_end_of
-from ..words.lengths import ago, counted, length
+from ..words.lengths import ago, counted, grouped, length
+
+MOST_META: Final = 100
+"""Values of the meta in the list. The JSON of the job has all."""
 
 _SECOND: Final = timedelta(seconds=1)
 
@@ -169,9 +173,11 @@ def _relatives(job: Job) -> Iterator[Fact]:
 
 def _meta(job: Job, filters: Collection[str]) -> Iterator[Fact]:
     begins = True
-    for key, value in job.meta.items():
+    for key, value in islice(job.meta.items(), MOST_META):
         path = f"meta.{key}"
         can_filter = path in filters
         parts, query = (("jobs",), {path: value}) if can_filter else ((), {})
         yield Fact(key, value, parts=parts, query=query, is_code=True, begins=begins)
         begins = False
+    if len(job.meta) > MOST_META:
+        yield Fact("And more", f"{grouped(len(job.meta) - MOST_META)} are not shown")

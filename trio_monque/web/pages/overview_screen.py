@@ -14,6 +14,7 @@ from ..words.concern_sentences import sentence_for
 from ..words.lengths import counted, grouped, length, short_length
 from .charts import MINUTES, HourChart, Spark, hour_chart, spark
 from .deeds import RESUME
+from .errors_screen import selected_by
 from .screen import FRESH, PageCall, View
 
 WIDE: Final = 1040
@@ -114,7 +115,9 @@ async def overview_facts(call: PageCall) -> View:
             "more_names": max(0, len(rows) - MOST_NAMES),
             "names_capped": overview.is_capped,
             "sort": sort if sort in ORDERS else "due",
-            "errors": [(one, spark((0,) * MINUTES, one.by_minute)) for one in errors.groups] if shows_errors else [],
+            "errors": [(one, selected_by(one.prefix), spark((0,) * MINUTES, one.by_minute)) for one in errors.groups]
+            if shows_errors
+            else [],
             "hides_errors": bool(errors.groups) and not shows_errors,
             "instances": sorted(overview.instances, key=lambda one: (one.is_live, -one.held, one.id))[:MOST_INSTANCES],
             "alive": overview.alive,

@@ -19,6 +19,9 @@ from ..words.lengths import ago, grouped, length, short_length
 LONGEST_TEXT: Final = 2_000
 """Characters of one value in a line. What may be longer has a place of its own that says how it is cut."""
 
+LONGEST_PRINTED: Final = 64 * 1024
+"""Characters of one value anywhere. A name, a key or an id may have 16 MiB, and a page prints it more than once."""
+
 _SYMBOLS: Final = {**{code: 0x2400 + code for code in range(0x20)}, 0x7F: 0x2421}
 """Pictures of the control characters, which Unicode has for this purpose."""
 
@@ -45,7 +48,7 @@ def _printed(value: Any) -> Any:
     """Return what a template prints for a value: Jinja passes each one through here, and escapes the result."""
     if isinstance(value, Markup) or not isinstance(value, str):
         return value
-    return visible(value)
+    return visible(_cut(value, LONGEST_PRINTED))
 
 
 def _cut(text: str, longest: int = LONGEST_TEXT) -> str:

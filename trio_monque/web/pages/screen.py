@@ -19,7 +19,7 @@ from ...error_types import MonqueConnectionError
 from ...log import logger_of
 from ..answers import READ_DENIED, RefusedRequestError, refusal_of
 from ..api.route import Surface
-from ..guard.requests import root_path_of
+from ..guard.requests import LONGEST_QUERY, root_path_of
 from ..hooks import READ, Hooks
 from ..live.hub import KEPT_FOR
 from .assets import assets
@@ -148,11 +148,14 @@ def root_of(request: Request) -> str:
 
 
 def links_from(root: str) -> Callable[..., str]:
-    """Return what makes the link to a path below the dashboard; values of None are left out of the query."""
+    """Return what makes the link to a path below the dashboard; values of None are left out of the query.
+
+    No page is found by a longer value than a query may have: it is cut, so that the pages with such links stay small.
+    """
 
     def link(*parts: object, **query: object) -> str:
-        path = "/".join(quote(str(part), safe="") for part in parts)
-        given = {key: value for key, value in query.items() if value is not None}
+        path = "/".join(quote(str(part)[:LONGEST_QUERY], safe="", errors="replace") for part in parts)
+        given = {key: str(value)[:LONGEST_QUERY] for key, value in query.items() if value is not None}
         return f"{root}/{path}" + (f"?{urlencode(given, errors='replace')}" if given else "")
 
     return link

@@ -9,6 +9,8 @@ from ...error_types import BrokenDocumentError
 from ...jobs.job_query import JobFilter
 from ...jobs.job_selector import LONGEST_TEXT
 from ...store.driver.types import ObjectId
+from ..api.query import is_possible_name
+from ..hooks import READ
 from .jobs_screen import state_of
 from .screen import Elsewhere, PageCall, View
 
@@ -25,7 +27,9 @@ async def search_facts(call: PageCall) -> View:
     if ObjectId.is_valid(text) and await _is_there(call, text):
         raise Elsewhere(f"jobs/{text.lower()}")
     overview = await call.monque.get_overview()
-    names = sorted(overview.names, key=lambda name: (-overview.names[name].running, name))
+    # Another program may have written names that are none.
+    possible = [name for name in overview.names if is_possible_name(name)]
+    names = sorted(possible, key=lambda name: (-overview.names[name].running, name))
     jobs = []
     if names:
         wanted = JobFilter(name=names[:MOST_NAMES_ASKED], unique_key=text)
@@ -49,6 +53,8 @@ async def search_facts(call: PageCall) -> View:
 
 async def _is_there(call: PageCall, text: str) -> bool:
     try:
-        return await call.monque.get_job(text) is not None
+        job = await call.monque.get_job(text)
     except BrokenDocumentError:  # Its page says what is wrong with it.
         return True
+    # Asked in any case, as by the page of the job: a job that the caller may not see is as good as none.
+    return await call.may(READ, job) and job is not None

@@ -21,6 +21,7 @@ from .rendering import rendered
 from .screen import links_from, root_of
 
 PATH: Final = "/sign-in"
+_OPEN: Final = frozenset(f"/{one.path}" for one in assets().values())
 CLOSED: Final = "Open the link that the command has printed. For another browser, start the command again."
 
 
@@ -47,13 +48,14 @@ class SignIn:
         await answer(scope, receive, send)
 
     def _is_let_in(self, request: Request) -> bool:
-        # The style sheet of the page with the button has nothing to hide.
-        return self.link.admits(request.cookies.get(self.cookie, "")) or "/static/" in request.url.path
+        # The style sheet of the page with the button has nothing to hide. Only its exact path: an instance may be
+        # called "a/static/b", and a header Host is part of a request's URL.
+        return self.link.admits(request.cookies.get(self.cookie, "")) or _path_of(request) in _OPEN
 
     async def _at_the_door(self, request: Request) -> Response:
         try:
             root = root_of(request)
-            path = request.scope["path"].removeprefix(root)
+            path = _path_of(request)
             if request.method == "POST" and path == PATH:
                 return await self._sign_in(request, root)
             token = request.query_params.get("token")
@@ -81,6 +83,11 @@ class SignIn:
             samesite="strict",
         )
         return answer
+
+
+def _path_of(request: Request) -> str:
+    root = str(request.scope.get("root_path") or "").removesuffix("/")
+    return str(request.scope["path"]).removeprefix(root)
 
 
 def _page(root: str, title: str, sentence: str | None, token: str | None, status: int) -> Response:
