@@ -41,7 +41,7 @@ class Asset:
 def assets() -> Mapping[str, Asset]:
     """Return the files by their names, such as "monque.css"."""
     found = {}
-    for file in files(__package__).joinpath("static").iterdir():
+    for file in files(__package__ or "").joinpath("static").iterdir():
         stem, dot, ending = file.name.rpartition(".")
         if (media_type := MEDIA_TYPES.get(dot + ending)) is not None:
             content = file.read_bytes()
