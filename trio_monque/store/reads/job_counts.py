@@ -18,7 +18,7 @@ from ..jobs import indexes
 MOST_COUNTED: Final = 100_000
 """The number up to which the jobs of a status are counted: a tenth of a second."""
 
-MOST_AVERAGED: Final = 10_000
+MOST_AVERAGED: Final = 1_000
 """The number of completed jobs, the latest ones, whose lifetimes are averaged."""
 
 _STATUS, _NAME = FIELD["status"], FIELD["name"]
