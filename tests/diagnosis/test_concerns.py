@@ -133,6 +133,17 @@ def test_due_jobs_of_a_name_that_no_instance_runs(
         assert overview_of(found).names["mail"].is_served == ("not_served" not in expected)
 
 
+def test_where_no_instance_is_alive_that_is_one_concern_for_all_names() -> None:
+    depths = {"a": due(age=5.0), "b": due(age=60.0), "c": due(), "node": due(processing=1)}
+    found = FleetFacts(now=NOW, depths=depths, paused={"c": NamePause("c")}, instances=[instance(is_live=False)])
+    first = concerns_of(found)[0][0]
+    of_both = {"names": 2, "due": depths["a"].due + depths["b"].due, "is_capped": False, "seconds": 60.0}
+    assert first == Concern("no_instance", of_both)
+    assert "not_served" not in kinds(found)
+    alive = FleetFacts(now=NOW, depths=depths, instances=[instance("w1", "other")])
+    assert kinds(alive).count("not_served") == 3
+
+
 def test_jobs_whose_holders_are_silent_are_counted() -> None:
     assert only(facts(QueueDepth(processing=4, stuck=2))) == Concern("stuck", {"name": "mail", "count": 2})
     assert kinds(facts(QueueDepth(processing=4))) == []

@@ -25,6 +25,11 @@ SENTENCES: Final[list[tuple[str, dict[str, Any], str]]] = [
     ("not_served", WAITING, "mail has 1,204 due jobs, and no instance runs this name."),
     ("not_served", {**WAITING, "due": 1}, "mail has 1 due job, and no instance runs this name."),
     (
+        "no_instance",
+        {"names": 302, "due": 1204, "is_capped": True, "seconds": 5.0},
+        "No instance is alive: 302 names have more than 1,204 due jobs.",
+    ),
+    (
         "failing",
         {"name": "mail", "failed": 214, "attempts": 1285, "seconds": 600.0},
         "mail fails: 214 of 1,285 attempts in the last 10 m.",
@@ -62,7 +67,8 @@ def test_each_concern_has_a_sentence(kind: str, values: dict[str, Any], sentence
 
 
 def test_every_judgement_has_a_sentence() -> None:
-    assert len({kind for kind, _, _ in SENTENCES}) == len(WORST_FIRST)
+    # One of them finds two kinds: names without an instance, and no instance at all.
+    assert len({kind for kind, _, _ in SENTENCES}) == len(WORST_FIRST) + 1
 
 
 @pytest.mark.parametrize("loop", LOOPS)

@@ -100,10 +100,20 @@ def is_late(name: str, facts: FleetFacts) -> bool:
 
 
 def not_served(facts: FleetFacts) -> Iterator[Concern]:
-    """Yield the names that have due jobs and that no instance runs."""
-    for name in _by_age(facts):
-        if name not in facts.paused and not is_served(name, facts):
-            yield Concern("not_served", _waiting(name, facts))
+    """Yield the names that have due jobs and that no instance runs; where none is alive, that, and not each name."""
+    names = [name for name in _by_age(facts) if name not in facts.paused and not is_served(name, facts)]
+    waiting = [_waiting(name, facts) for name in names]
+    if len(waiting) > 1 and not any(one.is_live for one in facts.instances):
+        of_all = {
+            "names": len(waiting),
+            "due": sum(one["due"] for one in waiting),
+            "is_capped": any(one["is_capped"] for one in waiting),
+            "seconds": waiting[0]["seconds"],
+        }
+        yield Concern("no_instance", of_all)
+        return
+    for one in waiting:
+        yield Concern("not_served", one)
 
 
 def failing(facts: FleetFacts) -> Iterator[Concern]:

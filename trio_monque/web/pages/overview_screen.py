@@ -273,7 +273,7 @@ def need_of(concern: Concern) -> Need:
     """Return the line for a concern, with the page where it is mended."""
     values = concern.values
     label, parts, query = _WHERE[concern.kind](values)
-    look = "bad" if concern.kind in ("not_served", "failing", "silent_instance", "stuck") else "due"
+    look = "bad" if concern.kind in ("not_served", "no_instance", "failing", "silent_instance", "stuck") else "due"
     return Need(concern.kind, look, sentence_for(concern), label, parts, query, values.get("name"))
 
 
@@ -283,6 +283,7 @@ def _jobs(status: str, label: str) -> Callable[[Mapping[str, Any]], tuple[str, S
 
 _WHERE: Final[Mapping[str, Callable[[Mapping[str, Any]], tuple[str, Sequence[str], Mapping[str, str]]]]] = {
     "not_served": lambda _values: ("See instances", ("instances",), {}),
+    "no_instance": lambda _values: ("See instances", ("instances",), {}),
     "failing": lambda values: ("See its errors", ("errors",), {"name": values["name"], "since": "1h"}),
     "stuck": _jobs("running", "See its running jobs"),
     "silent_instance": lambda values: ("See the instance", ("instances", values["instance"]), {}),

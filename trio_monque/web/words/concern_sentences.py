@@ -51,6 +51,7 @@ def _schedule_failed(values: Values) -> str:
 
 _SENTENCES: Final[Mapping[str, Callable[[Values], str]]] = {
     "not_served": lambda values: f"{values['name']} has {_due_jobs(values)}, and no instance runs this name.",
+    "no_instance": lambda values: f"No instance is alive: {values['names']:,} names have {_due_jobs(values)}.",
     "failing": _failing,
     "stuck": _stuck,
     "silent_instance": _silent,
