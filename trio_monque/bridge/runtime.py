@@ -4,7 +4,7 @@
 
     lifetime ── starts, cuts ───────► _live: the host and its engine ───────► DatabaseThreads.call
     call_into_runtime ◄─── call ────► a task of `services`                    (claims, renewals,
-    a task ◄── app_loop_task ──► AppLoop.call, in the task of a run       settlements)
+    a task ◄───── app_loop_task ────► AppLoop.call, in the task of a run       settlements)
     mirrored_scope ─── post ────────► a scope of the run
     AppLoop's mailbox ◄─── post ────► the runtime's mailbox
                   ◄─── looks ──────── app_loop_watch

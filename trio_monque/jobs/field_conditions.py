@@ -62,7 +62,7 @@ def checked_fields(given: Mapping[str, Any] | Iterable[tuple[str, Any]]) -> Cond
     """Return the conditions: a field may have one value, or one of several.
 
     Raises:
-        InvalidOptionError: A path or a value is invalid, or there is no field or no value.
+        InvalidOptionError: A path or a value is invalid, or one of them is missing.
     """
     try:
         pairs = dict(given).items()

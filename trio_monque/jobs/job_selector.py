@@ -118,7 +118,7 @@ def _down(end: datetime | None) -> datetime | None:
 
 
 def _up(end: datetime | None) -> datetime | None:
-    if end is None or end > LAST_MOMENT - _MILLISECOND:  # There is no later one.
+    if end is None or end > LAST_MOMENT - _MILLISECOND:  # No later millisecond can be stored.
         return _down(end)
     return end + timedelta(microseconds=-end.microsecond % 1000)
 

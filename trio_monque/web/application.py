@@ -31,7 +31,7 @@ from .hooks import Authorize, ContextOf, ErrorTextOf, Hooks, SerializePayload
 from .live.background_actions import BackgroundActions
 from .live.hub import Hub
 from .live.metrics_page import MetricsPage
-from .pages.dashboard_routes import dashboard_paths
+from .pages.dashboard_routes import PagePath, dashboard_paths
 from .pages.screen import Dashboard
 
 ENDS: Final = ("", "/")
@@ -101,6 +101,7 @@ def create_app(
         {"read_only": read_only, "allow_enqueue": allow_enqueue, "dashboard": dashboard},
         {"authorize": authorize, "context": context, "serialize_payload": serialize_payload},
         {"allowed_hosts": allowed_hosts, "trusted_origins": trusted_origins, "filters": filters},
+        {"openapi_path": openapi_path, "title": title, "environment": environment},
     )
     if not isinstance(show_errors, bool) and not callable(show_errors):
         raise InvalidOptionError("show_errors", show_errors, "must be True, False or a function")
@@ -121,20 +122,26 @@ def create_app(
         wanted,
         _sources_of(claims),
     )
-    routes = routes_with(wanted)
+    pages = dashboard_paths(partial(Dashboard, surface, title, environment)) if dashboard else ()
+    return Gate(_inner(surface, pages, openapi_path, title or TITLE), allowed_hosts, tuple(trusted_origins))
+
+
+def _inner(surface: Surface, pages: Sequence[PagePath], openapi_path: str | None, title: str) -> Starlette:
+    """Return the application behind the gate."""
+    routes = routes_with(surface.filters)
     paths = [path for route in routes for path in _paths_of(route, surface)]
-    if dashboard:
-        pages = dashboard_paths(partial(Dashboard, surface, title, environment))
-        paths += [_path(spelling, one.endpoint, one.method) for one in pages for spelling in one.spellings]
+    paths += [_path(spelling, one.endpoint, one.method) for one in pages for spelling in one.spellings]
     if openapi_path is not None:
-        describe = partial(_describe, routes, title or TITLE)
+        describe = partial(_describe, routes, title)
         paths += [_path(openapi_path + end, describe, "GET") for end in ENDS]
     inner = Starlette(routes=paths, exception_handlers={HTTPException: _unmatched})
     inner.router.redirect_slashes = False
-    return Gate(inner, allowed_hosts, tuple(trusted_origins))
+    return inner
 
 
-def _check_kinds(flags: Mapping[str, object], hooks: Mapping[str, object], lists: Mapping[str, object]) -> None:
+def _check_kinds(
+    flags: Mapping[str, object], hooks: Mapping[str, object], lists: Mapping[str, object], texts: Mapping[str, object]
+) -> None:
     for option, given in flags.items():
         check_flag(option, given)  # `read_only="no"` would be true.
     for option, given in hooks.items():
@@ -143,6 +150,9 @@ def _check_kinds(flags: Mapping[str, object], hooks: Mapping[str, object], lists
     for option, given in lists.items():
         if isinstance(given, str):
             raise InvalidOptionError(option, given, "must be a list of texts")
+    for option, given in texts.items():
+        if given is not None and not isinstance(given, str):
+            raise InvalidOptionError(option, given, "must be a text")
 
 
 def _sources_of(claims: object) -> Mapping[str, ClaimedCollection]:

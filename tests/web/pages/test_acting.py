@@ -81,6 +81,13 @@ def test_each_deed_changes_its_job(db: Database, app: ASGIApp, do: str, status: 
         assert found["nextRunAt"] < later
 
 
+@pytest.mark.parametrize("do", ["delete", "cancel-run"])
+def test_what_cannot_be_undone_is_not_done_without_a_question(db: Database, app: ASGIApp, do: str) -> None:
+    (job_id,) = failed(db, 1)
+    assert post(app, do=do, id=job_id).status_code == 400
+    assert statuses(db) == ["failed"]
+
+
 def test_a_run_is_asked_to_end_after_a_question(db: Database, app: ASGIApp) -> None:
     job_id = str(db["monque_jobs"].insert_one(job_document("mail", status="processing")).inserted_id)
     assert post(app, do="cancel-run", id=job_id).status_code == 400

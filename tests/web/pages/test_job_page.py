@@ -187,7 +187,7 @@ def test_document_of_another_library_is_a_whole_page(db: Database, jobs: Collect
     jobs.replace_one({"_id": job_id}, {**plain, "status": "processing", "nextRunAt": past, "lockedAt": past})
     words = words_of(shown(db, job_id))
     assert "an unknown instance" in words
-    assert "unknown: there is no sign of life" in words
+    assert "unknown: its holder has given no sign of life" in words
 
 
 # --- What is hostile, huge, or no job ---

@@ -28,7 +28,7 @@ def is_field_key(key: str) -> bool:
 
 
 def fields_in(pairs: Iterable[tuple[str, str]]) -> Mapping[str, tuple[FieldValue, ...]] | None:
-    """Return the values that each field may have; None if there is no field.
+    """Return the values that each field may have; None if the query names no field.
 
     Raises:
         RefusedRequestError: A key is not a path, or comes twice, or a value cannot be one (400).

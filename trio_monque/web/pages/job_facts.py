@@ -82,7 +82,7 @@ def _lease(job: Job, now: datetime) -> Fact:
     every = f"every {length(clamped(claim.heartbeat_interval))}"
     renewed = every if signal is None else f"renewed {ago(signal, now)}, {every}"
     if end is None:
-        return Fact("Lease until", "unknown: there is no sign of life")
+        return Fact("Lease until", "unknown: its holder has given no sign of life")
     return Fact("Lease until", at=end, note=renewed, loud="expired" if end < now else "", look="bad")
 
 

@@ -55,7 +55,7 @@ class ScheduleRow:
         ended_at: When its last run ended, or the schedule; None if unknown.
         ran: Seconds of its last run; None if unknown.
         why: Its last error, as it may be shown; None for none.
-        there: When it is due next, as the clock of its zone shows it; None if there is no such zone.
+        there: When it is due next, as the clock of its zone shows it; None if its zone is unknown.
     """
 
     job: Job
