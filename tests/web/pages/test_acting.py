@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
+from urllib.parse import parse_qsl, urlencode
 
 import httpx
 import pytest
@@ -30,6 +31,20 @@ def post(app: ASGIApp, loop: str = "asyncio", headers: Any = HERE, path: str = "
         return await ask("POST", path, data=fields, headers=headers)
 
     return asking(loop, app, work, prefix="")
+
+
+def hidden_fields(page: str) -> list[tuple[str, str]]:
+    """What the first form of a page has asked for."""
+    return parse_qsl(html.unescape(re.findall(r'name="asked" value="([^"]*)"', page)[0]))
+
+
+def sent(app: ASGIApp, page: str) -> httpx.Response:
+    """The answer to the first form of a page, as a browser sends it."""
+    fields = re.findall(
+        r'<input type="hidden" name="([^"]*)" value="([^"]*)">',
+        page.partition('action="/act"')[2].partition("</form>")[0],
+    )
+    return post(app, **{key: html.unescape(value) for key, value in fields})
 
 
 @pytest.fixture
@@ -138,11 +153,11 @@ def test_all_that_match_are_those_of_the_filter_at_the_moment_of_the_question(db
     failed(db, 1, updated_at=datetime.now(UTC) - timedelta(hours=3))
     asked = get(app, "/confirm?do=retry&all=1&status=failed&name=mail&since=1h&back=jobs%3Fstatus%3Dfailed")
     assert "Retry 3 jobs?" in asked.text
-    fields = dict(re.findall(r'<input type="hidden" name="([^"]*)" value="([^"]*)">', asked.text))
+    fields = dict(hidden_fields(asked.text))
     assert fields["name"] == "mail"
     assert datetime.fromisoformat(fields["since"]) < datetime.now(UTC) - timedelta(minutes=59)
     failed(db, 1, "third")
-    answer = post(app, **fields)
+    answer = sent(app, asked.text)
     assert answer.headers["location"] == "/jobs?status=failed&done=retry&n=3"
     assert statuses(db) == ["failed"] * 4 + ["pending"] * 3
 
@@ -175,8 +190,7 @@ def test_dead_letters_are_readmitted_one_by_one_and_all_after_a_question(db: Dat
     app = create_app(Monque(db), authorize=allow_all, claims={"orders": (db["orders"], ClaimRules({}))})
     db["orders"].insert_many([{"_id": number, "lock": dead_letter_lock(3, "no")} for number in range(3)])
     page = get(app, "/claims/orders").text
-    letter = html.unescape(re.findall(r'name="letter" value="([^"]*)"', page)[0])
-    one = post(app, do="readmit", target="orders", letter=letter, back="claims/orders")
+    one = sent(app, page)
     assert one.headers["location"] == "/claims/orders?done=readmit&n=1"
     assert "1 document is claimable again." in get(app, one.headers["location"]).text
     assert post(app, do="readmit", target="orders").status_code == 400
@@ -187,6 +201,24 @@ def test_dead_letters_are_readmitted_one_by_one_and_all_after_a_question(db: Dat
     assert every.headers["location"] == "/claims/orders?done=readmit&n=2"
     assert post(app, do="readmit", target="nothing", ok="1").status_code == 404
     assert "Readmit" not in get(app, "/claims/orders").text
+
+
+UNSEEN: Final = "a\u202eb\u200bc&=%+"
+"""A name with characters that a page shows as symbols. An error may have others, too, that a browser changes."""
+
+
+def test_what_is_changed_is_what_was_asked_for_also_if_it_cannot_be_seen(db: Database, app: ASGIApp) -> None:
+    monque, error = Monque(db), f"{UNSEEN}\x1b[31m\r\n\tend"
+    db["monque_jobs"].insert_one(job_document(UNSEEN))
+    failed(db, 2, "mail")
+    db["monque_jobs"].update_many({"name": "mail"}, {"$set": {"failReason": error}})
+    sent(app, get(app, f"/confirm?{urlencode({'do': 'pause', 'target': UNSEEN})}").text)
+    assert [*monque.sync.paused()] == [UNSEEN]
+    sent(app, get(app, f"/jobs?{urlencode({'name': UNSEEN})}").text)
+    assert [*monque.sync.paused()] == []
+    query = {"do": "retry", "all": "1", "status": "failed", "error": error, "back": "jobs"}
+    answer = sent(app, get(app, f"/confirm?{urlencode(query)}").text)
+    assert answer.headers["location"] == "/jobs?done=retry&n=2"
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from ..api.selectors import selection_of
 from ..live.background_actions import State
 from .acting import selector_of
 from .deeds import DEEDS, READMIT, jobs_in_words
-from .form import Form, form_in
+from .form import Form, form_in, packed
 from .jobs_asked import SPANS, jobs_asked
 from .screen import PageCall, View
 
@@ -41,7 +41,7 @@ async def confirm_facts(call: PageCall) -> View:
             "deed": form.deed,
             "what": what,
             "number": number,
-            "filters": query,
+            "asked": packed([*form.fields, *query.items()]),
             "chips": jobs_asked(query.items(), call.now).chips if form.is_all else [],
             "tab": query.get("status"),
         },

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 from urllib.parse import parse_qsl, urlencode
@@ -15,6 +15,9 @@ MOST_FIELDS: Final = 300
 MOST_IDS: Final = 100
 RESULT: Final = frozenset({"done", "n", "not"})
 """The keys that say what was done, in the query of the page that is shown after it."""
+
+PACKED: Final = "asked"
+"""The hidden field that has others in it."""
 
 _ID: Final = re.compile(r"[0-9a-fA-F]{24}")
 _BACK: Final = re.compile(
@@ -57,8 +60,9 @@ class Form:
     def fields(self) -> Sequence[tuple[str, str]]:
         """All of it again, for the page that asks, without the filters."""
         ids = [("id", one) for one in self.ids]
-        target = [] if self.target is None else [("target", self.target)]
-        return [("do", self.deed.key), *ids, *([("all", "1")] if self.is_all else []), *target, ("back", self.back)]
+        given = {"target": self.target, "letter": self.letter, "all": "1" if self.is_all else None}
+        texts = [(key, value) for key, value in given.items() if value is not None]
+        return [("do", self.deed.key), *ids, *texts, ("back", self.back)]
 
 
 def form_in(pairs: Sequence[tuple[str, str]]) -> Form:
@@ -84,8 +88,23 @@ def form_in(pairs: Sequence[tuple[str, str]]) -> Form:
     return Form(deed, ids, is_all, query, target, letter, back, given.get("ok") == "1")
 
 
+def packed(pairs: Iterable[tuple[str, str]]) -> str:
+    """Return fields as the value of one hidden field, in ASCII.
+
+    A page shows symbols in place of characters that cannot be seen, and a browser sends other line breaks than it was
+    given. A name or an error with such characters would be another one when it comes back.
+    """
+    return urlencode(list(pairs), errors="replace")
+
+
 def pairs_in(raw: bytes) -> Sequence[tuple[str, str]]:
-    """Return the fields of a form that was posted. Raises RefusedRequestError (400) if it is none."""
+    """Return the fields of a form that was posted, also packed ones. Raises RefusedRequestError (400) if it is none."""
+    pairs = _parsed(raw)
+    asked = [value for key, value in pairs if key == PACKED]
+    return [*(one for value in asked for one in _parsed(value.encode())), *(one for one in pairs if one[0] != PACKED)]
+
+
+def _parsed(raw: bytes) -> Sequence[tuple[str, str]]:
     try:
         return parse_qsl(
             raw.decode("utf-8"), keep_blank_values=True, strict_parsing=bool(raw), max_num_fields=MOST_FIELDS

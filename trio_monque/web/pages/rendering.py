@@ -15,6 +15,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from ..words.lengths import ago, grouped, length, short_length
+from .form import packed
 
 LONGEST_TEXT: Final = 2_000
 """Characters of one value in a line. What may be longer has a place of its own that says how it is cut."""
@@ -77,6 +78,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         auto_reload=False,
     )
+    made.globals["packed"] = lambda **fields: packed(fields.items())
     made.filters |= {
         "number": grouped,
         "length": length,
