@@ -123,7 +123,7 @@ def test_an_instance_has_its_jobs_longest_first_through_the_hooks(db: Database) 
     app = create_app(Monque(db), serialize_payload=lambda given: {"shown": given["field"]})
     text = get(app, "/instances/w").text
     assert "secret" not in text
-    assert "{ &#34;shown&#34;: &#34;progress&#34; }" in text
+    assert "{&#34;shown&#34;: &#34;progress&#34;}" in text
     assert "3 h" in words(text)
     assert text.index("oldest") < text.index("import</a></td>")
     assert "mail 2: plain handlers that go on" in words(text)

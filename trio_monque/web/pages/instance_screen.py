@@ -14,7 +14,7 @@ from ..api.full_view import lease_end_of
 from ..api.question_answers import NO_INSTANCE
 from ..words.lengths import grouped
 from .screen import PageCall, View
-from .shown_values import ShownValue, shown_values
+from .shown_values import short_values
 
 MOST_RUNNING: Final = 100
 LONGEST_CELL: Final = 120
@@ -53,7 +53,7 @@ async def instance_facts(call: PageCall) -> View:
     number = grouped(len(held.jobs)) + ("+" if held.is_capped else "")
     state = "running" if entry is None or entry.is_live else "silent"
     wanted = [(job, "progress") for job in held.jobs]
-    values = await shown_values(wanted, call.dashboard.hooks, call.context)
+    values = await short_values(wanted, LONGEST_CELL, call.dashboard.hooks, call.context)
     return View(
         "instance.html",
         f"{state}, {instance_id}" if state == "silent" else f"{number} {state}, {instance_id}",
@@ -73,7 +73,7 @@ def running_rows(jobs: Sequence[Job], values: Any, now: datetime) -> Sequence[Ru
     return [_row(job, values.get((job.id, "progress")), now) for job in jobs]
 
 
-def _row(job: Job, progress: ShownValue | None, now: datetime) -> RunningRow:
+def _row(job: Job, progress: str | None, now: datetime) -> RunningRow:
     since = None if job.claim is None else job.claim.since
     lease = lease_end_of(job)
     return RunningRow(
@@ -81,5 +81,5 @@ def _row(job: Job, progress: ShownValue | None, now: datetime) -> RunningRow:
         runs_for=None if since is None else max(0.0, (now - since) / timedelta(seconds=1)),
         lease_until=lease,
         is_lost=lease is not None and lease < now,
-        progress=None if progress is None else progress.short(LONGEST_CELL),
+        progress=progress,
     )

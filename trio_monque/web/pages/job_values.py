@@ -17,12 +17,15 @@ from ...log import logger_of
 from ..hooks import Hooks, ValueOf
 from .coloured_json import ColouredJson, coloured
 from .shown_values import HIDDEN as HOOK_FAILED
-from .shown_values import LONGEST_SHOWN, shown_text
+from .shown_values import shown_text
 from .traceback_lines import LONGEST, TracebackPart, traceback_parts
 
 logger = logger_of("web")
 
 HIDDEN: Final = "hidden"
+LONGEST_SHOWN: Final = 64 * 1024
+"""Characters of a value on a page. The JSON of the job has all of it."""
+
 MOST_ERRORS: Final = 20
 """Errors of one job in its page: this library keeps five, and another program may have written thousands."""
 

@@ -138,9 +138,7 @@ class JobsAsked:
         if self.tab is not None:
             return self.tab.sort, self.tab.order
         # The index by name has the due date next: by the time of enqueuing, a rare name would need a long search.
-        return (
-            ("-next_run_at", "latest due date first") if "name" in self.conditions else ("-created_at", "newest first")
-        )
+        return BY_DUE_DATE if "name" in self.conditions else ("-created_at", "newest first")
 
     @property
     def names_only(self) -> bool:

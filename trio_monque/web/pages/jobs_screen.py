@@ -19,7 +19,7 @@ from ..words.lengths import grouped
 from .deeds import OF_JOBS, PAUSE, RESUME
 from .jobs_asked import ON_A_PAGE, SPANS, TABS, TEXTS, JobsAsked, Tab, jobs_asked
 from .screen import FRESH, PageCall, View
-from .shown_values import shown_text, shown_values
+from .shown_values import short_values, shown_text
 
 ENDED: Final = frozenset({JobStatus.COMPLETED, JobStatus.CANCELLED})
 COUNTED_ENDED: Final = 1_000
@@ -187,9 +187,9 @@ def _title(asked: JobsAsked, matching: str | None, page: CursorPage) -> str:
 async def _rows(call: PageCall, jobs: Sequence[Job], asked: JobsAsked, shown_field: str | None) -> Sequence[JobRow]:
     hooks, context = call.dashboard.hooks, call.context
     wanted = {"running": "progress", "done": "result"}.get("" if asked.tab is None else asked.tab.key)
-    values: Mapping[Any, Any] = {}
+    values: Mapping[tuple[Any, str], str] = {}
     if wanted is not None:
-        values = await shown_values([(job, wanted) for job in jobs], hooks, context)
+        values = await short_values([(job, wanted) for job in jobs], LONGEST_CELL, hooks, context)
     rows = []
     for job in jobs:
         why = None
@@ -202,7 +202,7 @@ async def _rows(call: PageCall, jobs: Sequence[Job], asked: JobsAsked, shown_fie
                 state_of(job, call.now),
                 why,
                 _ran(job, call.now),
-                None if value is None else value.short(LONGEST_CELL),
+                value,
                 None if shown_field is None else job.meta.get(shown_field.removeprefix("meta.")),
             )
         )
