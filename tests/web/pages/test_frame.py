@@ -66,7 +66,7 @@ _FRAME: Final[dict[str, Any]] = {
     "now": None,
     "version": "1",
     "milliseconds": 1,
-    "said": None,
+    "notice": None,
     "here": "",
 }
 

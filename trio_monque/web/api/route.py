@@ -110,7 +110,7 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class RequestParts:
     """What was read in a request.
 
     Attributes:
@@ -208,7 +208,9 @@ class Route:
             # The shape first, before anybody is asked: the answer to it depends on nothing but the request.
             query = self.read_query(request.query_params.multi_items())
             body = await body_of(request) if self.method != "GET" else NO_BODY
-            asked = Asked(query, body, next(iter(request.path_params.values()), ""), request.headers.getlist("prefer"))
+            asked = RequestParts(
+                query, body, next(iter(request.path_params.values()), ""), request.headers.getlist("prefer")
+            )
             result = await self._result(request, surface, audit, asked)
             if isinstance(result, LongAnswer):
                 return result  # It writes its line when it is done. Nothing may come between: it has the turn.
@@ -222,7 +224,7 @@ class Route:
         await _write(audit, answer.status_code, surface)
         return answer
 
-    async def done_for_page(self, request: Request, surface: Surface, asked: Asked) -> Any:
+    async def done_for_page(self, request: Request, surface: Surface, asked: RequestParts) -> Any:
         """Do the same for a page, which has read it from a form: with the same checks, and a line in the log.
 
         Raises:
@@ -242,7 +244,7 @@ class Route:
             await _write(audit, 200, surface)
         return result
 
-    async def _result(self, request: Request, surface: Surface, audit: Audit, asked: Asked) -> Any:
+    async def _result(self, request: Request, surface: Surface, audit: Audit, asked: RequestParts) -> Any:
         self._check_shape(asked.body)
         if self.changes and surface.is_read_only:
             raise RefusedRequestError(403, READ_ONLY)

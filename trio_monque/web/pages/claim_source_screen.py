@@ -12,7 +12,7 @@ from ...store.driver.extended_json import place_in, text_of_id, text_of_place
 from ..answers import RefusedRequestError
 from ..api.claims_answers import NO_SOURCE
 from .claims_screen import cells_of, counts_or_problem
-from .deeds import READMIT
+from .page_actions import READMIT
 from .screen import PageCall, View
 from .shown_values import shown_text
 
@@ -74,6 +74,6 @@ async def claim_source_facts(call: PageCall) -> View:
             "older": None if page.next is None else text_of_place(page.next),
             "per_page": LETTERS_ON_A_PAGE,
             "hides_errors": hooks.show_errors is False,
-            "may_readmit": await call.may(READMIT.action, {"source": name, "everything": True}),
+            "may_readmit": await call.may(READMIT.permission, {"source": name, "everything": True}),
         },
     )

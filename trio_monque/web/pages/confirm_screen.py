@@ -8,10 +8,10 @@ from ..api.long_actions import UNKNOWN_ACTION
 from ..api.selected_jobs import count_possible
 from ..api.selectors import selection_of
 from ..live.background_actions import State
-from .acting import selector_of
-from .deeds import DEEDS, READMIT, jobs_in_words
 from .form import Form, form_in, packed
 from .jobs_asked import SPANS, jobs_asked
+from .page_actions import PAGE_ACTIONS, READMIT, jobs_in_words
+from .posted_forms import selector_of
 from .screen import PageCall, View
 
 _POSSIBLE = {"cancel": CANCELLABLE, "retry": RETRIABLE, "delete": DELETABLE}
@@ -28,8 +28,8 @@ async def confirm_facts(call: PageCall) -> View:
     number, is_capped = await _number_of(call, form)
     what = jobs_in_words(number, is_capped=is_capped)
     if form.target is not None:
-        what = f"all dead letters of {form.target}" if form.deed is READMIT else f"name {form.target}"
-    title = f"{form.deed.label} {form.deed.of}{what}?"
+        what = f"all dead letters of {form.target}" if form.action is READMIT else f"name {form.target}"
+    title = f"{form.action.label} {form.action.of}{what}?"
     if not number and form.target is None:
         title = "None of these jobs is left to be changed"
     return View(
@@ -38,7 +38,7 @@ async def confirm_facts(call: PageCall) -> View:
         {
             "form": form,
             "question": title,
-            "deed": form.deed,
+            "action": form.action,
             "what": what,
             "number": number,
             "asked": packed([*form.fields, *query.items()]),
@@ -49,38 +49,38 @@ async def confirm_facts(call: PageCall) -> View:
 
 
 async def _number_of(call: PageCall, form: Form) -> tuple[int, bool]:
-    deed = form.deed
+    action = form.action
     if not form.is_all:
         source = {"source": form.target, "everything": True}
-        if not await call.may(deed.action, source if deed is READMIT else None):
+        if not await call.may(action.permission, source if action is READMIT else None):
             raise RefusedRequestError(403, DENIED)
         return len(form.ids), False
     selector = selector_of(form.query, call.now)
-    if deed.in_bulk is None or not await call.may(deed.in_bulk, selector):
+    if action.bulk_permission is None or not await call.may(action.bulk_permission, selector):
         raise RefusedRequestError(403, DENIED)
     selection = selection_of(selector, call.dashboard.hooks)
     if selection is None:
         return 0, False
-    found = await count_possible(call.monque, selection, _POSSIBLE[deed.key])
+    found = await count_possible(call.monque, selection, _POSSIBLE[action.key])
     return found.number, found.is_capped
 
 
-async def doing_facts(call: PageCall) -> View:
+async def action_progress_facts(call: PageCall) -> View:
     """Ask how far a long action is. For a caller who may not do the same, there is none."""
-    action = call.dashboard.surface.background.get(call.request.path_params["id"])
-    if action is None or not await call.may(action.action, action.selector):
+    running = call.dashboard.surface.background.get(call.request.path_params["id"])
+    if running is None or not await call.may(running.action, running.selector):
         raise RefusedRequestError(404, UNKNOWN_ACTION)
-    deed = DEEDS[action.action.removesuffix("Bulk")]
-    done = action.result.count
+    action, done = PAGE_ACTIONS[running.action.removesuffix("Bulk")], running.result.count
+    of_all = jobs_in_words(running.count, is_capped=running.is_capped)
     return View(
-        "doing.html",
-        f"{deed.label}: {jobs_in_words(done)} of {jobs_in_words(action.count, is_capped=action.is_capped)}",
+        "action_progress.html",
+        f"{action.label}: {jobs_in_words(done)} of {of_all}",
         {
-            "deed": deed,
             "action": action,
-            "is_running": action.state is State.RUNNING,
+            "progress": running,
+            "is_running": running.state is State.RUNNING,
             "done": done,
             "done_words": jobs_in_words(done),
-            "all_words": jobs_in_words(action.count, is_capped=action.is_capped),
+            "all_words": of_all,
         },
     )

@@ -9,11 +9,10 @@ from typing import Final
 from starlette.requests import Request
 from starlette.responses import Response
 
-from .acting import act
 from .assets import asset
 from .claim_source_screen import claim_source_facts
 from .claims_screen import claims_facts
-from .confirm_screen import confirm_facts, doing_facts
+from .confirm_screen import action_progress_facts, confirm_facts
 from .errors_screen import errors_facts
 from .health_screen import health_facts
 from .instance_screen import instance_facts
@@ -21,6 +20,7 @@ from .instances_screen import instances_facts
 from .job_screen import job_facts
 from .jobs_screen import jobs_facts
 from .overview_screen import overview_facts
+from .posted_forms import act
 from .schedules_screen import schedules_facts
 from .screen import Dashboard, Facts, page, posted
 from .search_screen import search_facts
@@ -54,7 +54,7 @@ SHOWN: Final[Sequence[Screen]] = (
     Screen("health", "health", health_facts),
     Screen("search", "search", search_facts),
     Screen("confirm", "jobs", confirm_facts),
-    Screen("doing/{id}", "jobs", doing_facts),
+    Screen("actions/{id}", "jobs", action_progress_facts),
 )
 """All screens."""
 

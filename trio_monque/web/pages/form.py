@@ -9,7 +9,7 @@ from typing import Final
 from urllib.parse import parse_qsl, urlencode
 
 from ..answers import INVALID_INPUT, RefusedRequestError
-from .deeds import DEEDS, PAUSE, READMIT, RESUME, Deed
+from .page_actions import PAGE_ACTIONS, PAUSE, READMIT, RESUME, PageAction
 
 MOST_FIELDS: Final = 300
 MOST_IDS: Final = 100
@@ -31,7 +31,7 @@ class Form:
     """What a form asks for.
 
     Attributes:
-        deed: What is to be done.
+        action: What is to be done.
         ids: To which jobs; empty for another target.
         is_all: To all jobs that match `query`.
         query: The filters of the screen Jobs, for `is_all`.
@@ -41,7 +41,7 @@ class Form:
         is_confirmed: A page has asked.
     """
 
-    deed: Deed
+    action: PageAction
     ids: Sequence[str]
     is_all: bool
     query: Mapping[str, str]
@@ -53,8 +53,8 @@ class Form:
     @property
     def needs_confirmation(self) -> bool:
         """Whether a page asks first: for whatever cannot be undone, and for more than one job."""
-        all_letters = self.deed is READMIT and self.letter is None
-        return self.deed.asks or self.is_all or len(self.ids) > 1 or all_letters
+        all_letters = self.action is READMIT and self.letter is None
+        return self.action.asks or self.is_all or len(self.ids) > 1 or all_letters
 
     @property
     def fields(self) -> Sequence[tuple[str, str]]:
@@ -62,7 +62,7 @@ class Form:
         ids = [("id", one) for one in self.ids]
         given = {"target": self.target, "letter": self.letter, "all": "1" if self.is_all else None}
         texts = [(key, value) for key, value in given.items() if value is not None]
-        return [("do", self.deed.key), *ids, *texts, ("back", self.back)]
+        return [("do", self.action.key), *ids, *texts, ("back", self.back)]
 
 
 def form_in(pairs: Sequence[tuple[str, str]]) -> Form:
@@ -75,17 +75,17 @@ def form_in(pairs: Sequence[tuple[str, str]]) -> Form:
         raise RefusedRequestError(400, INVALID_INPUT)
     given = dict(pairs)
     ids = list(dict.fromkeys(value.lower() for key, value in pairs if key == "id"))
-    deed = DEEDS.get(given.get("do", ""))
+    action = PAGE_ACTIONS.get(given.get("do", ""))
     is_all, target = given.get("all") == "1", given.get("target")
-    if deed is None or len(ids) > MOST_IDS or not all(_ID.fullmatch(one) for one in ids):
+    if action is None or len(ids) > MOST_IDS or not all(_ID.fullmatch(one) for one in ids):
         raise RefusedRequestError(400, INVALID_INPUT)
     if (bool(ids), is_all, target is not None).count(True) != 1:
         raise RefusedRequestError(400, "Choose at least one job")
     query = {key: value for key, value in pairs if key not in _PARTS and value}
-    if (target is not None) != (deed in (PAUSE, RESUME, READMIT)):
+    if (target is not None) != (action in (PAUSE, RESUME, READMIT)):
         raise RefusedRequestError(400, INVALID_INPUT)
     letter, back = given.get("letter") or None, place_in(given.get("back", ""))
-    return Form(deed, ids, is_all, query, target, letter, back, given.get("ok") == "1")
+    return Form(action, ids, is_all, query, target, letter, back, given.get("ok") == "1")
 
 
 def packed(pairs: Iterable[tuple[str, str]]) -> str:

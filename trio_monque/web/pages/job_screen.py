@@ -16,12 +16,12 @@ from ...store.driver.types import ObjectId
 from ..answers import NOT_FOUND, RefusedRequestError
 from ..hooks import READ
 from ..words.reason_sentences import sentence_of
-from .deeds import OF_JOBS
 from .job_facts import facts_of_job, facts_of_run
 from .job_progress import RunProgress, progress_of, time_left
 from .job_timeline import timeline
 from .job_values import JobValue, job_values, shown_errors, shown_reason
 from .jobs_screen import state_of
+from .page_actions import OF_JOBS
 from .schedule_times import schedule_view
 from .screen import PageCall, View
 from .shown_values import HIDDEN as HOOK_FAILED
@@ -94,7 +94,7 @@ async def _view_of(job: Job, call: PageCall) -> View:
             "schedule": None if job.schedule is None else schedule_view(job.schedule, now),
             "usual": usual,
             "runs": _runs_of(usual),
-            "deeds": [one for one in OF_JOBS if status in one.states and await call.may(one.action, job)],
+            "actions": [one for one in OF_JOBS if status in one.states and await call.may(one.permission, job)],
         },
     )
 

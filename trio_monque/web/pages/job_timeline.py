@@ -20,7 +20,7 @@ _SECOND: Final = timedelta(seconds=1)
 
 
 @dataclass(frozen=True, slots=True)
-class Happening:
+class TimelineEntry:
     """One line of the timeline.
 
     Attributes:
@@ -48,42 +48,42 @@ class Happening:
     is_open: bool = False
 
 
-def timeline(job: Job, errors: Sequence[ShownError], reason: ShownText, now: datetime) -> Sequence[Happening]:
+def timeline(job: Job, errors: Sequence[ShownError], reason: ShownText, now: datetime) -> Sequence[TimelineEntry]:
     """Return what happened, the earliest first; what has no moment stands where it belongs."""
     left_out = len(job.errors) - len(errors)
     found = [_enqueued(job)]
     if left_out:
-        found.append(Happening(None, "bad", f"{counted(left_out, 'earlier failure')}: in the JSON of the job"))
+        found.append(TimelineEntry(None, "bad", f"{counted(left_out, 'earlier failure')}: in the JSON of the job"))
     found += [_failed(one, is_open=one is errors[-1] and job.status is not JobStatus.COMPLETED) for one in errors]
     found += _last_run(job, errors)
     if not errors and reason.text is not None and job.status is not JobStatus.FAILED:
-        found.append(Happening(None, "bad full", "The last attempt failed", reason=reason))
+        found.append(TimelineEntry(None, "bad full", "The last attempt failed", reason=reason))
     if deaths := deaths_of(job):
         found.append(_lost(deaths))
     found += _now(job, errors, reason, now)
     return found
 
 
-def _enqueued(job: Job) -> Happening:
+def _enqueued(job: Job) -> TimelineEntry:
     if job.follows is None:
-        return Happening(job.created_at, "off full", "Declared" if job.schedule is not None else "Enqueued")
-    return Happening(job.created_at, "off full", "Enqueued as follow-up of", follows=str(job.follows))
+        return TimelineEntry(job.created_at, "off full", "Declared" if job.schedule is not None else "Enqueued")
+    return TimelineEntry(job.created_at, "off full", "Enqueued as follow-up of", follows=str(job.follows))
 
 
-def _failed(one: ShownError, *, is_open: bool) -> Happening:
+def _failed(one: ShownError, *, is_open: bool) -> TimelineEntry:
     which = "An attempt" if one.attempt is None else f"Attempt {one.attempt:,}"
     on = "" if one.by is None else " on"
-    return Happening(one.at, "bad full", f"{which} failed{on}", one.by, ran=one.ran, error=one, is_open=is_open)
+    return TimelineEntry(one.at, "bad full", f"{which} failed{on}", one.by, ran=one.ran, error=one, is_open=is_open)
 
 
-def _last_run(job: Job, errors: Sequence[ShownError]) -> Iterator[Happening]:
+def _last_run(job: Job, errors: Sequence[ShownError]) -> Iterator[TimelineEntry]:
     """Yield the last run that ended, unless it is that of the last error, or the end of the job."""
     end = job.finished_at
     has_ended = job.status not in (JobStatus.PENDING, JobStatus.PROCESSING)
     if end is None or has_ended or (errors and errors[-1].at is not None and errors[-1].at >= end):
         return
     word = "Its last run ended" if job.fail_count else "Its last run succeeded"
-    yield Happening(end, "off full" if job.fail_count else "ok full", word, ran=_ran(job))
+    yield TimelineEntry(end, "off full" if job.fail_count else "ok full", word, ran=_ran(job))
 
 
 def _ran(job: Job) -> float | None:
@@ -92,42 +92,42 @@ def _ran(job: Job) -> float | None:
     return (job.finished_at - job.started_at) / _SECOND
 
 
-def _lost(deaths: int) -> Happening:
+def _lost(deaths: int) -> TimelineEntry:
     if deaths == 1:
         note = "the instance stopped answering, and another one took the job back"
-        return Happening(None, "due full", "A claim was lost", note=note)
+        return TimelineEntry(None, "due full", "A claim was lost", note=note)
     note = "the instances stopped answering, and others took the job back"
-    return Happening(None, "due full", f"{counted(deaths, 'claim')} in a row were lost", note=note)
+    return TimelineEntry(None, "due full", f"{counted(deaths, 'claim')} in a row were lost", note=note)
 
 
-def _now(job: Job, errors: Sequence[ShownError], reason: ShownText, now: datetime) -> Iterator[Happening]:
+def _now(job: Job, errors: Sequence[ShownError], reason: ShownText, now: datetime) -> Iterator[TimelineEntry]:
     match job.status:
         case JobStatus.PROCESSING:
             yield from _running(job, now)
         case JobStatus.PENDING:
             yield _due(job, now)
         case JobStatus.COMPLETED:
-            yield Happening(job.finished_at or job.updated_at, "ok full", "Completed", ran=_ran(job))
+            yield TimelineEntry(job.finished_at or job.updated_at, "ok full", "Completed", ran=_ran(job))
         case JobStatus.FAILED:
             shown = NO_TEXT if errors else reason
             times = f"after {counted(job.fail_count, 'failure')} in a row" if job.fail_count else ""
             at = job.finished_at or job.updated_at
-            yield Happening(at, "bad full", "Failed for good", note=times, reason=shown, is_open=True)
+            yield TimelineEntry(at, "bad full", "Failed for good", note=times, reason=shown, is_open=True)
         case JobStatus.CANCELLED:
-            yield Happening(job.updated_at, "off full", "Cancelled", ran=_ran(job))
+            yield TimelineEntry(job.updated_at, "off full", "Cancelled", ran=_ran(job))
 
 
-def _running(job: Job, now: datetime) -> Iterator[Happening]:
+def _running(job: Job, now: datetime) -> Iterator[TimelineEntry]:
     claim = job.claim or NO_CLAIM
     which = f"Attempt {job.attempts:,} runs" if is_ours(job) else "It runs"
     ran = None if claim.since is None else max(0.0, (now - claim.since) / _SECOND)
     note = "" if is_ours(job) else "through another library"
-    yield Happening(claim.since, "run full", f"{which} on" if claim.by is not None else which, claim.by, note, ran)
+    yield TimelineEntry(claim.since, "run full", f"{which} on" if claim.by is not None else which, claim.by, note, ran)
     if claim.cancel_requested_at is not None:
-        yield Happening(claim.cancel_requested_at, "due full", "Its cancellation was requested")
+        yield TimelineEntry(claim.cancel_requested_at, "due full", "Its cancellation was requested")
 
 
-def _due(job: Job, now: datetime) -> Happening:
+def _due(job: Job, now: datetime) -> TimelineEntry:
     is_due = job.next_run_at <= now
     what = "It"
     if job.fail_count or job.rescues:
@@ -135,4 +135,4 @@ def _due(job: Job, now: datetime) -> Happening:
     elif job.schedule is not None:
         what = "Its next occurrence"
     word = "is due, and waits" if is_due else "will be due"
-    return Happening(job.next_run_at, "due" if is_due else "later", f"{what} {word}")
+    return TimelineEntry(job.next_run_at, "due" if is_due else "later", f"{what} {word}")

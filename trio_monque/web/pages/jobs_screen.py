@@ -16,8 +16,8 @@ from ..api.field_filters import check_fields
 from ..api.full_view import cursors_around
 from ..api.selectors import check_error_search
 from ..words.lengths import grouped
-from .deeds import OF_JOBS, PAUSE, RESUME
 from .jobs_asked import ON_A_PAGE, SPANS, TABS, TEXTS, JobsAsked, Tab, jobs_asked
+from .page_actions import OF_JOBS, PAUSE, RESUME
 from .screen import FRESH, PageCall, View
 from .shown_values import short_values, shown_text
 
@@ -92,7 +92,7 @@ async def jobs_facts(call: PageCall) -> View:
             "is_empty": not overview.names,
             "is_paused": name is not None and name in overview.names and overview.names[name].is_paused,
             "name": name,
-            **await _deeds(call, asked, name),
+            **await _actions(call, asked, name),
         },
     )
 
@@ -109,19 +109,23 @@ async def _page(call: PageCall, asked: JobsAsked) -> CursorPage:
     )
 
 
-async def _deeds(call: PageCall, asked: JobsAsked, name: str | None) -> dict[str, Any]:
+async def _actions(call: PageCall, asked: JobsAsked, name: str | None) -> dict[str, Any]:
     """Return what the caller may do here: to chosen jobs, to all that match, and to the name."""
     fitting = [
-        deed for deed in OF_JOBS if deed.in_bulk is not None and (asked.tab is None or asked.tab.key in deed.states)
+        action
+        for action in OF_JOBS
+        if action.bulk_permission is not None and (asked.tab is None or asked.tab.key in action.states)
     ]
     # Without a tab or a filter, "all that match" would be all jobs that there are.
     can_select_all = bool(asked.selection)
     pauses = None
     if name is not None:
-        pauses = {deed.key: await call.may(deed.action, {"name": name}) for deed in (PAUSE, RESUME)}
+        pauses = {action.key: await call.may(action.permission, {"name": name}) for action in (PAUSE, RESUME)}
     return {
-        "deeds": [deed for deed in fitting if await call.may(deed.action)],
-        "deeds_of_all": [deed for deed in fitting if can_select_all and await call.may(deed.in_bulk or "")],
+        "actions": [action for action in fitting if await call.may(action.permission)],
+        "actions_for_all": [
+            action for action in fitting if can_select_all and await call.may(action.bulk_permission or "")
+        ],
         "may_pause": pauses is not None and pauses["pause"],
         "may_resume": pauses is not None and pauses["resume"],
     }

@@ -12,11 +12,11 @@ from ...diagnosis.overview import NameOverview, Overview
 from ...jobs.minutes import minute_of
 from ..words.lengths import grouped
 from .charts import MINUTES, Spark, spark
-from .deeds import RESUME
 from .errors_screen import selected_by
 from .last_hour import NO_FIGURES, Hour, series_of
 from .overview_needs import need_of
 from .overview_vitals import vitals_of
+from .page_actions import RESUME
 from .screen import FRESH, PageCall, View
 
 MOST_NAMES: Final = 100
@@ -78,7 +78,7 @@ async def overview_facts(call: PageCall) -> View:
 async def _resumable(call: PageCall, concerns: Sequence[Concern]) -> frozenset[str]:
     """Return the paused names that the caller may resume."""
     names = [one.values["name"] for one in concerns if one.kind == "paused"]
-    return frozenset([name for name in names if await call.may(RESUME.action, {"name": name})])
+    return frozenset([name for name in names if await call.may(RESUME.permission, {"name": name})])
 
 
 # --- The table of names ---

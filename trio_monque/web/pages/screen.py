@@ -23,9 +23,9 @@ from ..guard.requests import LONGEST_QUERY, root_path_of
 from ..hooks import READ, Hooks
 from ..live.hub import KEPT_FOR
 from .assets import assets
-from .deeds import said_of
 from .form import place_in
-from .made_once import MadeOnce
+from .last_result_cache import LastResultCache
+from .page_actions import notice_of
 from .rendering import rendered
 
 logger = logger_of("web")
@@ -62,7 +62,7 @@ class Dashboard:
     title: str | None
     environment: str | None
     tabs: frozenset[str]
-    hours: MadeOnce[Any] = field(default_factory=MadeOnce)
+    hours: LastResultCache[Any] = field(default_factory=LastResultCache)
 
     @property
     def monque(self) -> Monque:
@@ -124,7 +124,7 @@ class PageCall:
         return await self.dashboard.hooks.may(action, self.context, target)
 
 
-class Elsewhere(Exception):  # noqa: N818  # No error.
+class RedirectTo(Exception):  # noqa: N818  # No error.
     """The answer is on another page.
 
     Attributes:
@@ -185,8 +185,8 @@ async def page(request: Request, dashboard: Dashboard, active: str, facts: Facts
         frame = {**_frame(dashboard, root, active, view, now, began), **_of_request(request)}
         # In a thread: a payload may have megabytes.
         html = await anyio.to_thread.run_sync(_rendered, view, frame)
-    except Elsewhere as elsewhere:
-        return RedirectResponse(f"{root}/{elsewhere.path}", 303)
+    except RedirectTo as redirect:
+        return RedirectResponse(f"{root}/{redirect.path}", 303)
     except Exception as error:  # noqa: BLE001  # Every error is a page.
         return await _error_page(request, dashboard, error)
     return HTMLResponse(html, view.status)
@@ -202,7 +202,7 @@ def _of_request(request: Request) -> dict[str, Any]:
     root = request.scope.get("root_path") or ""
     path = request.scope["path"].removeprefix(root).strip("/")
     return {
-        "said": said_of(asked.get("done"), asked.get("n"), asked.get("not")),
+        "notice": notice_of(asked.get("done"), asked.get("n"), asked.get("not")),
         "here": place_in(f"{path}?{request.scope['query_string'].decode('latin-1')}"),
     }
 
@@ -243,6 +243,6 @@ async def _error_page(request: Request, dashboard: Dashboard, error: Exception) 
         {"message": shown.message, "status": shown.status, "back": place_in(request.query_params.get("back", ""))},
         shown.status,
     )
-    frame = {**_frame(dashboard, root, "none", view, None, time.perf_counter()), "said": None, "here": ""}
+    frame = {**_frame(dashboard, root, "none", view, None, time.perf_counter()), "notice": None, "here": ""}
     html = await anyio.to_thread.run_sync(_rendered, view, frame)
     return HTMLResponse(html, view.status, shown.headers)

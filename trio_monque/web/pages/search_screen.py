@@ -12,7 +12,7 @@ from ...store.driver.types import ObjectId
 from ..api.query import is_possible_name
 from ..hooks import READ
 from .jobs_screen import state_of
-from .screen import Elsewhere, PageCall, View
+from .screen import PageCall, RedirectTo, View
 
 MOST_NAMES_ASKED: Final = 100
 """A key belongs to a name. Without one, it is looked for under this number of names, by one query."""
@@ -25,7 +25,7 @@ async def search_facts(call: PageCall) -> View:
     if not text:
         return View("search.html", "Search", {"text": "", "jobs": [], "names": [], "is_capped": False})
     if ObjectId.is_valid(text) and await _is_there(call, text):
-        raise Elsewhere(f"jobs/{text.lower()}")
+        raise RedirectTo(f"jobs/{text.lower()}")
     overview = await call.monque.get_overview()
     # Another program may have written names that are none.
     possible = [name for name in overview.names if is_possible_name(name)]
@@ -35,9 +35,9 @@ async def search_facts(call: PageCall) -> View:
         wanted = JobFilter(name=names[:MOST_NAMES_ASKED], unique_key=text)
         jobs = list((await call.monque.get_jobs_with_cursor(limit=MOST_FOUND, filter=wanted)).jobs)
     if text in overview.names and not jobs:
-        raise Elsewhere(f"jobs?name={quote(text, safe='', errors='replace')}")
+        raise RedirectTo(f"jobs?name={quote(text, safe='', errors='replace')}")
     if len(jobs) == 1 and text not in overview.names:
-        raise Elsewhere(f"jobs/{jobs[0].id}")
+        raise RedirectTo(f"jobs/{jobs[0].id}")
     alike = [name for name in sorted(names) if text.casefold() in name.casefold()][:MOST_FOUND]
     return View(
         "search.html",

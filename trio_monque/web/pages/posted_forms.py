@@ -14,13 +14,13 @@ from ...store.jobs.job_json import iso
 from ..answers import RefusedRequestError
 from ..api.actions import body_of_reschedule
 from ..api.added_table import ALL_ROUTES
-from ..api.route import Asked, Route
+from ..api.route import RequestParts, Route
 from ..api.selectors import check_selector
 from ..guard.body import form_bytes
 from ..live.long_answer import LongAnswer
-from .deeds import CANCEL_RUN, READMIT, RUN_NOW, Deed
 from .form import Form, after, form_in, pairs_in
 from .jobs_asked import jobs_asked
+from .page_actions import CANCEL_RUN, READMIT, RUN_NOW, PageAction
 from .screen import Dashboard, root_of
 
 _ROUTES: Final[Mapping[str, Route]] = {route.operation_id: route for route in ALL_ROUTES}
@@ -40,7 +40,7 @@ class Step:
     """One request to the API: the route, the id in its path, and its body."""
 
     route: Route
-    asked: Asked
+    asked: RequestParts
 
 
 async def act(request: Request, dashboard: Dashboard) -> Response:
@@ -60,9 +60,9 @@ async def act(request: Request, dashboard: Dashboard) -> Response:
     if isinstance(result, LongAnswer):
         # The action goes on behind this answer: its page shows how far it is.
         action = result.answer.headers["location"].rpartition("/")[2]
-        result.answer = RedirectResponse(f"{root}/doing/{action}", 303)
+        result.answer = RedirectResponse(f"{root}/actions/{action}", 303)
         return result
-    return RedirectResponse(f"{root}/{after(form.back, form.deed.key, *_numbers(result))}", 303)
+    return RedirectResponse(f"{root}/{after(form.back, form.action.key, *_numbers(result))}", 303)
 
 
 def _numbers(result: Any) -> tuple[int, int]:
@@ -77,34 +77,34 @@ async def step_of(form: Form, dashboard: Dashboard) -> Step:
     Raises:
         RefusedRequestError: It cannot be done to such a target (400).
     """
-    deed = form.deed
-    if deed is READMIT:
+    action = form.action
+    if action is READMIT:
         body = {"everything": True} if form.letter is None else {"ids": [form.letter]}
-        return Step(_ROUTES["readmitDeadLetters"], Asked(body=body, id_text=form.target or ""))
+        return Step(_ROUTES["readmitDeadLetters"], RequestParts(body=body, id_text=form.target or ""))
     if form.target is not None:
-        return Step(_ROUTES[f"{deed.key}Name"], Asked(body={"name": form.target}))
+        return Step(_ROUTES[f"{action.key}Name"], RequestParts(body={"name": form.target}))
     if form.is_all:
-        if deed.in_bulk is None:
-            raise RefusedRequestError(400, f"{deed.label} is for single jobs")
+        if action.bulk_permission is None:
+            raise RefusedRequestError(400, f"{action.label} is for single jobs")
         now = await server_time_of(dashboard.monque)
         selector = selector_of(form.query, now)
         check_selector(selector)
-        return Step(_ROUTES[f"{deed.key}Jobs"], Asked(body=selector, prefer=("respond-async",)))
+        return Step(_ROUTES[f"{action.key}Jobs"], RequestParts(body=selector, prefer=("respond-async",)))
     if len(form.ids) > 1:
-        if deed.in_bulk is None:
-            raise RefusedRequestError(400, f"{deed.label} is for single jobs")
-        return Step(_ROUTES["actByIds"], Asked(body={"action": deed.key, "ids": list(form.ids)}))
+        if action.bulk_permission is None:
+            raise RefusedRequestError(400, f"{action.label} is for single jobs")
+        return Step(_ROUTES["actByIds"], RequestParts(body={"action": action.key, "ids": list(form.ids)}))
     (job_id,) = form.ids
-    return await _of_one(deed, job_id, dashboard)
+    return await _of_one(action, job_id, dashboard)
 
 
-async def _of_one(deed: Deed, job_id: str, dashboard: Dashboard) -> Step:
-    if deed is CANCEL_RUN:
-        return Step(_ROUTES["cancelJob"], Asked(body={"running": True}, id_text=job_id))
-    if deed is RUN_NOW:
+async def _of_one(action: PageAction, job_id: str, dashboard: Dashboard) -> Step:
+    if action is CANCEL_RUN:
+        return Step(_ROUTES["cancelJob"], RequestParts(body={"running": True}, id_text=job_id))
+    if action is RUN_NOW:
         now = await server_time_of(dashboard.monque)
-        return Step(_ROUTES["rescheduleJob"], Asked(body=body_of_reschedule(now), id_text=job_id))
-    return Step(_ROUTES[f"{deed.key}Job"], Asked(id_text=job_id))
+        return Step(_ROUTES["rescheduleJob"], RequestParts(body=body_of_reschedule(now), id_text=job_id))
+    return Step(_ROUTES[f"{action.key}Job"], RequestParts(id_text=job_id))
 
 
 def selector_of(query: Mapping[str, str], now: Any) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 
-class MadeOnce(Generic[T]):
+class LastResultCache(Generic[T]):
     """Keeps the last thing that was made: all viewers are shown the same answer for some seconds."""
 
     def __init__(self) -> None:

@@ -10,14 +10,14 @@ from ..words.lengths import counted, grouped
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Deed:
+class PageAction:
     """One thing that can be done.
 
     Attributes:
         key: In forms and URLs.
         label: Of its button.
-        action: What `authorize` is asked for.
-        in_bulk: The same for all jobs that match; None where that is not offered.
+        permission: What `authorize` is asked for.
+        bulk_permission: The same for all jobs that match; None where that is not offered.
         states: The jobs that it can be done to, as people call them.
         asks: A page asks first, also for one job.
         is_danger: It cannot be undone.
@@ -28,93 +28,93 @@ class Deed:
 
     key: str
     label: str
-    action: str
+    permission: str
     states: frozenset[str]
     before: str
     past: str
-    in_bulk: str | None = None
+    bulk_permission: str | None = None
     asks: bool = False
     is_danger: bool = False
     of: str = ""
 
 
-RETRY: Final = Deed(
+RETRY: Final = PageAction(
     key="retry",
     label="Retry",
-    action="retry",
-    in_bulk="retryBulk",
+    permission="retry",
+    bulk_permission="retryBulk",
     states=frozenset({"failed", "cancelled"}),
     before="Each becomes due at once, with all its attempts.",
     past="due again",
 )
-CANCEL: Final = Deed(
+CANCEL: Final = PageAction(
     key="cancel",
     label="Cancel",
-    action="cancel",
-    in_bulk="cancelBulk",
+    permission="cancel",
+    bulk_permission="cancelBulk",
     states=frozenset({"due", "later"}),
     before="None of them starts. A cancelled job can be retried.",
     past="cancelled",
 )
-CANCEL_RUN: Final = Deed(
+CANCEL_RUN: Final = PageAction(
     key="cancel-run",
     label="Cancel the run",
-    action="cancelRunning",
+    permission="cancelRunning",
     states=frozenset({"running"}),
     before="Its handler is cancelled where it waits, and what it has done stays done. A cancelled job can be retried.",
     past="asked to end",
     asks=True,
     of="of ",
 )
-RUN_NOW: Final = Deed(
+RUN_NOW: Final = PageAction(
     key="run-now",
     label="Run now",
-    action="reschedule",
+    permission="reschedule",
     states=frozenset({"later"}),
     before="It becomes due at once.",
     past="due now",
 )
-DELETE: Final = Deed(
+DELETE: Final = PageAction(
     key="delete",
     label="Delete",
-    action="delete",
-    in_bulk="deleteBulk",
+    permission="delete",
+    bulk_permission="deleteBulk",
     states=frozenset({"due", "later", "failed", "done", "cancelled"}),
     before="They are gone, with their results and errors. This cannot be undone.",
     past="deleted",
     asks=True,
     is_danger=True,
 )
-PAUSE: Final = Deed(
+PAUSE: Final = PageAction(
     key="pause",
     label="Pause",
-    action="pause",
+    permission="pause",
     states=frozenset(),
     before="No instance starts jobs of this name until it is resumed. What runs goes on.",
     past="paused",
     asks=True,
 )
-RESUME: Final = Deed(
+RESUME: Final = PageAction(
     key="resume",
     label="Resume",
-    action="resume",
+    permission="resume",
     states=frozenset(),
     before="Instances start its jobs again.",
     past="resumed",
 )
 
-READMIT: Final = Deed(
+READMIT: Final = PageAction(
     key="readmit",
     label="Readmit",
-    action="readmit",
+    permission="readmit",
     states=frozenset(),
     before="Its dead letters are claimable again, with all their attempts.",
     past="claimable again",
 )
 
-OF_JOBS: Final[Sequence[Deed]] = (RETRY, RUN_NOW, CANCEL, CANCEL_RUN, DELETE)
+OF_JOBS: Final[Sequence[PageAction]] = (RETRY, RUN_NOW, CANCEL, CANCEL_RUN, DELETE)
 """In the order of their buttons."""
-DEEDS: Final[Mapping[str, Deed]] = {one.key: one for one in (*OF_JOBS, PAUSE, RESUME, READMIT)}
+PAGE_ACTIONS: Final[Mapping[str, PageAction]] = {one.key: one for one in (*OF_JOBS, PAUSE, RESUME, READMIT)}
 
 
 def jobs_in_words(number: int, *, is_capped: bool = False) -> str:
@@ -122,20 +122,20 @@ def jobs_in_words(number: int, *, is_capped: bool = False) -> str:
     return f"more than {grouped(number)} jobs" if is_capped else counted(number, "job")
 
 
-def said_of(done: str | None, number: str | None, refused: str | None) -> str | None:
+def notice_of(done: str | None, number: str | None, refused: str | None) -> str | None:
     """Return the sentence about what was done, from the query of the page that is shown after it; None for none.
 
     Anybody can make a link with any query, so only numbers of it are printed.
     """
-    deed = DEEDS.get(done or "")
-    if deed is None:
+    action = PAGE_ACTIONS.get(done or "")
+    if action is None:
         return None
-    if deed in (PAUSE, RESUME):
-        return f"The name is {deed.past}."
+    if action in (PAUSE, RESUME):
+        return f"The name is {action.past}."
     count, left = _number(number), _number(refused)
     are = "is" if count == 1 else "are"
-    noun = "document" if deed is READMIT else "job"
-    sentence = f"{counted(count, noun)} {are} {deed.past}." if count or left else f"No {noun} was left to be changed."
+    noun = "document" if action is READMIT else "job"
+    sentence = f"{counted(count, noun)} {are} {action.past}." if count or left else f"No {noun} was left to be changed."
     return f"{sentence} {counted(left, 'job')} could not be changed: look at their state." if left else sentence
 
 

@@ -85,7 +85,7 @@ def test_page_after_it_shows_the_numbers_and_the_button_of_now(db: Database) -> 
     ("do", "status", "becomes"),
     [("cancel", "pending", "cancelled"), ("delete", "failed", None), ("run-now", "pending", "pending")],
 )
-def test_each_deed_changes_its_job(db: Database, app: ASGIApp, do: str, status: str, becomes: str | None) -> None:
+def test_each_action_changes_its_job(db: Database, app: ASGIApp, do: str, status: str, becomes: str | None) -> None:
     later = datetime.now(UTC) + timedelta(hours=1)
     job_id = db["monque_jobs"].insert_one(job_document("mail", status=status, next_run_at=later)).inserted_id
     assert post(app, do=do, id=str(job_id), ok="1").status_code == 303
