@@ -26,7 +26,7 @@ from ..current_user import user_name
 from ..run.http_server import Address
 
 GRACE: Final = 1.0
-"""Seconds that open connections have at the end."""
+"""Seconds after which the server cuts open connections at the end: streams of live pages never end by themselves."""
 WAITING_CONNECTIONS: Final = 100
 
 
@@ -117,9 +117,6 @@ async def serve_until(
         await nursery.start(partial(serve_by_hypercorn, app, config, shutdown_trigger=ending.wait))  # type: ignore[arg-type]
         query = "" if link is None else f"?token={link.token}"
         task_status.started(f"http://{Address(address.host, port)}/{query}")
-        await ending.wait()
-        # Streams of live pages never end by themselves.
-        nursery.cancel_scope.deadline = trio.current_time() + 2 * GRACE
 
 
 def _application(monque: Monque, options: DashboardOptions) -> ASGIApp:
