@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import signal
 from collections.abc import Iterator
 from dataclasses import fields
@@ -115,8 +114,6 @@ def test_each_option_of_the_scheduler_reaches_it(monkeypatch: pytest.MonkeyPatch
         return 0
 
     monkeypatch.setattr(command, "run_worker", keep)
-    monkeypatch.setattr(logging.root, "handlers", [])
-    monkeypatch.setattr(logging.root, "level", logging.WARNING)
     assert GIVEN.keys() == set(OFFERED)
     defaults = SchedulerConfig()
     arguments = []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -23,20 +22,12 @@ Run = Callable[..., tuple[int, str]]
 ELSEWHERE = "mongodb://localhost/shop"
 
 
-@pytest.fixture
-def own_log(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The command configures the log of its process: the handlers of pytest stay as they are."""
-    monkeypatch.setattr(logging.root, "handlers", [])
-    monkeypatch.setattr(logging.root, "level", logging.WARNING)
-
-
 @pytest.fixture(params=["called", pytest.param("process", marks=pytest.mark.full)])
 def run(
     request: pytest.FixtureRequest,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
-    own_log: None,
 ) -> Run:
     write_program(tmp_path)
     monkeypatch.delenv("MONQUE_URI", raising=False)
@@ -206,16 +197,14 @@ def test_sys_exit_of_the_target_does_not_look_like_an_end_by_a_signal(run: Run, 
     assert f"{target.partition(':')[0]}.py" in frame
 
 
-def test_missing_uvloop_ends_in_one_line(
-    monkeypatch: pytest.MonkeyPatch, own_log: None, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_missing_uvloop_ends_in_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(command, "find_spec", lambda _name: None)
     assert main(["run", "shop:workers", "--uri", ELSEWHERE, "--loop", "uvloop"]) == 2
     assert capsys.readouterr().err == "trio-monque: --loop uvloop needs uvloop: python -m pip install uvloop\n"
 
 
 def test_missing_watchfiles_ends_in_one_line(
-    monkeypatch: pytest.MonkeyPatch, own_log: None, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(sys.modules, "watchfiles", None)
     monkeypatch.delitem(sys.modules, "trio_monque.cli.run.reloader", raising=False)
@@ -225,7 +214,7 @@ def test_missing_watchfiles_ends_in_one_line(
 
 
 def test_module_that_is_missing_in_the_reloader_itself_is_not_taken_for_watchfiles(
-    monkeypatch: pytest.MonkeyPatch, own_log: None, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(sys.modules, "importlib.machinery", None)
     monkeypatch.delitem(sys.modules, "trio_monque.cli.run.reloader", raising=False)
@@ -235,7 +224,7 @@ def test_module_that_is_missing_in_the_reloader_itself_is_not_taken_for_watchfil
 
 @pytest.mark.parametrize("option", [("--processes", "2"), ("--reload",)], ids=" ".join)
 def test_several_processes_on_a_system_without_them_end_in_one_line(
-    monkeypatch: pytest.MonkeyPatch, own_log: None, capsys: pytest.CaptureFixture[str], option: tuple[str, ...]
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], option: tuple[str, ...]
 ) -> None:
     monkeypatch.setattr(command, "os", SimpleNamespace(name="nt"))
     assert main(["run", "shop:workers", "--uri", ELSEWHERE, *option]) == 2

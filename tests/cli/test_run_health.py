@@ -112,8 +112,6 @@ def test_port_in_use_ends_the_start_in_one_line(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(logging.root, "handlers", [])
-    monkeypatch.setattr(logging.root, "level", logging.WARNING)
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         arguments = [part for option in options for part in (option, f"{port}")]
