@@ -3,7 +3,7 @@
 A viewer reads a region that is stale again, so it does not matter which write it was.
 
 Each change costs the server and this process something. Where they come without pause, a narrow stream has those alone
-that are rare, and those of the jobs that somebody looks at.
+that are rare, and those of the jobs that are looked at.
 """
 
 from __future__ import annotations
