@@ -65,7 +65,7 @@ def confirmed(app: ASGIApp, page: str) -> httpx.Response:
 def test_runs_of_a_selection_are_asked_to_end_and_nothing_else_changes(
     jobs: Collection, app: ASGIApp, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, loop: str
 ) -> None:
-    monkeypatch.setattr(cancel_runs, "_AT_ONCE", 2)  # Of several pages.
+    monkeypatch.setattr(cancel_runs, "AT_ONCE", 2)  # Of several pages.
     ids = running(jobs, 5)
     others = running(jobs, 2, "other")
     jobs.insert_one(job_document("mail"))

@@ -14,7 +14,8 @@ from ...store.driver.types import ObjectId
 from .long_actions import OnProgress
 
 RUNNING: Final = frozenset({JobStatus.PROCESSING})
-_AT_ONCE: Final = 100
+AT_ONCE: Final = 100
+"""Jobs of one look for those that run."""
 
 
 async def cancel_runs(monque: Monque, selection: Selection, on_progress: OnProgress | None) -> BulkResult:
@@ -54,7 +55,7 @@ async def _running(monque: Monque, selection: Selection) -> dict[ObjectId, None]
     cursor: str | None = None
     while True:
         page = await monque.get_jobs_with_cursor(
-            cursor=cursor, limit=_AT_ONCE, filter=JobFilter(**chosen), sort=JobSort(by="updated_at")
+            cursor=cursor, limit=AT_ONCE, filter=JobFilter(**chosen), sort=JobSort(by="updated_at")
         )
         found.update(dict.fromkeys(job.id for job in page.jobs))
         if not page.has_next_page:
