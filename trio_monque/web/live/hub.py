@@ -123,8 +123,7 @@ class Hub:
         finally:
             self.viewers.discard(viewer)
             if not self.viewers:
-                with anyio.CancelScope(shield=True):
-                    await self._close()
+                await self._close()
 
     async def take_turns(self) -> None:
         """Read the change stream for all viewers, when it is this one's turn; until it is cancelled."""
@@ -179,7 +178,8 @@ class Hub:
     async def _close(self) -> None:
         watch, self._watch = self._watch, None
         if watch is not None:
-            await anyio.to_thread.run_sync(watch.close)  # Within a second.
+            with anyio.CancelScope(shield=True):  # The viewer whose turn it is may leave now.
+                await anyio.to_thread.run_sync(watch.close)  # Within a second.
 
     def _due_again(self, regions: Set[str]) -> Set[str]:
         """Return what was stale a while ago, and has not become so again since."""
