@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import http.client
 import re
 import signal
 import socket
@@ -10,7 +9,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from urllib.parse import urlsplit
 
 import pytest
 
@@ -20,6 +18,7 @@ from trio_monque.cli.program import run_program
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.store.driver.types import Database
 
+from .dashboard_browser import Browser
 from .demo_process import REPOSITORY, environment
 
 
@@ -38,30 +37,6 @@ def served(mongod: EmbeddedServer, db: Database, *options: str) -> Iterator[tupl
             yield process, lines[1].strip()
         finally:
             process.kill()
-
-
-class Browser:
-    """A client with the cookie that it was given."""
-
-    def __init__(self, link: str) -> None:
-        self.link = urlsplit(link)
-        self.cookie = ""
-
-    def ask(self, method: str, path: str, body: str | None = None, host: str | None = None) -> tuple[int, str]:
-        connection = http.client.HTTPConnection(self.link.hostname or "", self.link.port or 0, timeout=30)
-        headers = {"Cookie": self.cookie, "Host": host or self.link.netloc, "Sec-Fetch-Site": "same-origin"}
-        if body is not None:
-            headers["Content-Type"] = "application/x-www-form-urlencoded"
-        connection.request(method, path, body, headers)
-        answer = connection.getresponse()
-        if (given := answer.getheader("Set-Cookie")) is not None:
-            self.cookie = given.partition(";")[0]
-        text = answer.read().decode()
-        connection.close()
-        return answer.status, text
-
-    def sign_in(self) -> int:
-        return self.ask("POST", "/sign-in", self.link.query)[0]
 
 
 @pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM])

@@ -15,7 +15,17 @@ from trio_monque.jobs.minutes import ROW, Part
 from trio_monque.store.driver.types import Collection, Database
 from trio_monque.store.job_collection import JobCollection
 from trio_monque.store.jobs import minutes_written
-from trio_monque.store.jobs.stale_regions import ERRORS, INSTANCES, MINUTES, NAMES, SCHEDULES, open_regions, region_of
+from trio_monque.store.jobs.instances import name_of_collection
+from trio_monque.store.jobs.stale_regions import (
+    ERRORS,
+    INSTANCES,
+    MINUTES,
+    NAMES,
+    SCHEDULES,
+    jobs_of,
+    open_regions,
+    region_of,
+)
 
 LAST: Final = ObjectId("f" * 24)
 
@@ -25,9 +35,9 @@ def store(db: Database) -> JobCollection:
     return handle(db)
 
 
-def stale_by(store: JobCollection, write: Callable[[], object]) -> set[str]:
+def stale_by(store: JobCollection, write: Callable[[], object], only: frozenset[ObjectId] | None = None) -> set[str]:
     """The regions that the write makes stale."""
-    watch = open_regions(store)
+    watch = open_regions(store, only)
     found: set[str] = set()
     try:
         write()
@@ -85,3 +95,24 @@ def test_other_collections_and_ids_that_no_job_has_concern_nothing_more(store: J
         store.collection.update_one({"_id": "text"}, {"$set": {"status": ["failed"]}})
 
     assert stale_by(store, write) == {NAMES, ERRORS, SCHEDULES}
+
+
+def test_narrow_stream_has_what_is_rare_and_the_jobs_that_are_looked_at(store: JobCollection, db: Database) -> None:
+    jobs, monque = store.collection, Monque(db)
+    job, another = insert(store), insert(store)
+    only = jobs_of({region_of(job.id), region_of(LAST), NAMES})
+    failed = {"$set": {"status": "failed"}}
+
+    def write_much() -> None:
+        insert(store)
+        jobs.update_one({"_id": another.id}, failed)
+        minutes_written.write(store, "w1", "r", [Part(PAST, 1, {"mail": [0] * ROW})])
+        beside = db[name_of_collection(jobs.name)]
+        beside.update_one({"_id": "w1"}, {"$set": {"held": 3}})
+
+    db[name_of_collection(jobs.name)].insert_one({"_id": "w1", "held": 2})
+    assert stale_by(store, write_much, only) == {NAMES}  # Of the mark.
+    assert region_of(job.id) in stale_by(store, lambda: jobs.update_one({"_id": job.id}, failed), only)
+    assert INSTANCES in stale_by(store, lambda: monque.sync.pause("mail"), only)
+    assert INSTANCES in stale_by(store, lambda: monque.sync.resume("mail"), only)
+    assert INSTANCES in stale_by(store, lambda: db[name_of_collection(jobs.name)].delete_one({"_id": "w1"}), only)

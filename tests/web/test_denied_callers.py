@@ -25,6 +25,7 @@ BODIES: Final[dict[str, Any]] = {
     "cancelJobs": {"name": "greet"},
     "retryJobs": {"name": "greet"},
     "deleteJobs": {"name": "greet"},
+    "cancelRunningJobs": {"name": "greet"},
     "countJobs": {"name": "greet"},
     "actByIds": {"action": "delete", "ids": ["{id}"]},
     "enqueueJob": {"name": "greet", "uniqueKey": "{id}"},

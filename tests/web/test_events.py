@@ -22,11 +22,12 @@ from trio_monque.store.jobs import stale_regions
 from trio_monque.store.jobs.change_stream import NoStreamError
 from trio_monque.store.jobs.stale_regions import ALL_REGIONS
 from trio_monque.web import create_app
-from trio_monque.web.live import event_stream_answer, hub
+from trio_monque.web.live import event_stream_answer, hub, rush
 from trio_monque.web.live.event_stream_answer import Pace
 from trio_monque.web.live.hub import Hub
 
 QUICK = Pace(between=0.01, between_of_own=0.01, comment=0.05, send=5.0, life=60.0, spread=0.0)
+PAUSED = {"instances", "names"}
 LONG_ENOUGH = 20.0
 """Seconds after which a test fails; what it waits for comes within a tenth of a second."""
 
@@ -200,6 +201,68 @@ def test_one_change_is_stale_twice_for_those_who_were_shown_a_kept_answer(
 
 
 @pytest.mark.parametrize("loop", LOOPS)
+def test_beside_a_rush_only_rare_changes_and_jobs_that_are_looked_at_are_announced(
+    mongod: EmbeddedServer, db: Database, jobs: Collection, monkeypatch: pytest.MonkeyPatch, loop: str
+) -> None:
+    monkeypatch.setattr(rush, "RUSH_AFTER", 0.0)
+    monkeypatch.setattr(rush, "FIRST_WAIT", 600.0)
+    monkeypatch.setattr(rush, "LONGEST_WAIT", 600.0)
+    recorder = Recorder()
+    job, another = insert(handle(db)), insert(handle(db))
+    monque, changed = Monque(db), {"$set": {"status": "cancelled"}}
+    with MongoClient[Any](mongod.uri, event_listeners=[recorder], tz_aware=True) as client:
+        app = create_app(Monque(client[db.name]))
+
+        def narrow_streams() -> int:
+            return sum("documentKey._id" in str(command.get("pipeline")) for _, command in recorder.commands)
+
+        def pause_and_resume() -> None:
+            monque.sync.pause("mail")
+            monque.sync.resume("mail")
+
+        async def work() -> None:
+            async with viewing(app, "", f"job={job.id}") as (peer, of_job):
+                while not narrow_streams():
+                    await in_thread(insert, handle(db))
+                # Again and again: one that is made while the streams change is announced with all others, later.
+                while set(peer.messages[-1]["regions"]) != PAUSED:
+                    await in_thread(pause_and_resume)
+                seen, seen_of_job = len(peer.messages), len(of_job.messages)
+                await in_thread(jobs.update_one, {"_id": another.id}, {"$set": {"status": "failed"}})
+                while len(peer.messages) < seen + 3:
+                    await in_thread(pause_and_resume)
+                assert all(set(one["regions"]) == PAUSED for one in peer.messages[seen:])
+                await in_thread(jobs.update_one, {"_id": job.id}, changed)
+                await of_job.learns(f"job:{job.id}", seen_of_job)
+                async with viewing(app, f"job={another.id}") as (newcomer,):
+                    await newcomer.learns(f"job:{another.id}")  # The stream is opened anew, for this job as well.
+                    seen = len(newcomer.messages)
+                    await in_thread(jobs.update_one, {"_id": another.id}, changed)
+                    await newcomer.learns(f"job:{another.id}", seen)
+
+        on(loop, work)
+
+
+def test_after_a_rush_all_is_announced_and_once_more_for_those_who_were_shown_a_kept_answer(
+    db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rush, "RUSH_AFTER", 0.0)
+    monkeypatch.setattr(rush, "FIRST_WAIT", 0.3)
+    monkeypatch.setattr(rush, "LONGEST_WAIT", 0.3)
+
+    async def work() -> None:
+        async with viewing(create_app(Monque(db)), "") as (peer,):
+            await peer.until(lambda: len(peer.messages) == 2)  # The second one when the stream was opened.
+            await in_thread(insert, handle(db))
+            await peer.until(lambda: len(peer.messages) == 4)
+            assert [set(one["regions"]) for one in peer.messages[2:]] == [ALL_REGIONS, ALL_REGIONS]
+            await in_thread(insert, handle(db))
+            await peer.until(lambda: len(peer.messages) == 6)
+
+    on("asyncio", work)
+
+
+@pytest.mark.parametrize("loop", LOOPS)
 def test_viewer_that_does_not_read_costs_one_small_set(db: Database, loop: str) -> None:
     app = create_app(Monque(db))
 
@@ -276,7 +339,7 @@ def test_one_viewer_too_many_is_refused_until_another_leaves(
 
 @pytest.mark.parametrize("loop", LOOPS)
 def test_without_change_streams_all_is_stale_from_time_to_time(loop: str) -> None:
-    def refuse() -> Any:
+    def refuse(_: object) -> Any:
         raise NoStreamError("this server has no change streams", is_of_user=False)
 
     async def work() -> None:

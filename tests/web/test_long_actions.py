@@ -321,7 +321,7 @@ def test_action_of_others_is_unknown_to_those_who_may_not_do_the_same(monque: Mo
 
 
 def test_few_run_at_once_and_few_are_remembered() -> None:
-    known = BackgroundActions(Hub(lambda: pytest.fail("not opened")))
+    known = BackgroundActions(Hub(lambda _: pytest.fail("not opened")))
 
     def begin() -> BackgroundAction:
         action = BackgroundAction(action="cancelBulk", selector={}, count=3, is_capped=False)

@@ -43,6 +43,7 @@ OPERATIONS = {
 }
 OURS = {
     "enqueueJob",
+    "cancelRunningJobs",
     "countJobs",
     "actByIds",
     "pauseName",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence, Set
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime
 from typing import Any, Concatenate, Final, ParamSpec, TypeVar, Unpack, overload
@@ -20,7 +20,7 @@ from ..jobs.new_job import JobOptions
 from ..jobs.stored_value_limits import AsyncWorker, PlainWorker, TypedWorker
 from ..options_and_defaults import ClientOptions, client_config
 from ..store.driver.types import ClientSession, Database, ObjectId
-from ..store.jobs.stale_regions import RegionWatch, open_regions
+from ..store.jobs.stale_regions import RegionWatch, jobs_of, open_regions
 from ..store.reads.diagnosis.held_jobs import Holder, look_at_claims
 from . import (
     bulk,
@@ -485,9 +485,13 @@ async def announce(monque: Monque, event: Event) -> None:
     await monque._event_delivery.deliver(event)  # noqa: SLF001  # Of the class above.
 
 
-def regions_of(monque: Monque) -> Callable[[], RegionWatch]:
-    """Return what opens a stream of what becomes stale in the collection of a client. To be called in a thread."""
-    return lambda: open_regions(monque._context.jobs)  # noqa: SLF001  # Of the class above.
+def regions_of(monque: Monque) -> Callable[[Set[str] | None], RegionWatch]:
+    """Return what opens a stream of what becomes stale in the collection of a client. To be called in a thread.
+
+    It gets None for all changes; or, for a narrow stream, regions among which are the jobs that are looked at.
+    """
+    jobs = monque._context.jobs  # noqa: SLF001  # Of the class above.
+    return lambda looked_at: open_regions(jobs, None if looked_at is None else jobs_of(looked_at))
 
 
 def collection_of(monque: Monque) -> str:

@@ -229,7 +229,7 @@ def test_what_is_changed_is_what_was_asked_for_also_if_it_cannot_be_seen(db: Dat
         {"do": "retry", "id": "x"},
         {"do": "retry", "all": "1", "ok": "1"},
         {"do": "retry", "id": "0" * 24, "all": "1", "ok": "1"},
-        {"do": "cancel-run", "all": "1", "status": "running", "ok": "1"},
+        {"do": "run-now", "all": "1", "status": "later", "ok": "1"},
         {"do": "retry", "all": "1", "status": "failed", "meta.tenant": "acme", "ok": "1"},
         {"do": "delete", "all": "1", "nonsense": "1", "ok": "1"},
         {"do": "retry", "id": ["0" * 23 + f"{one:x}" for one in range(8)]},

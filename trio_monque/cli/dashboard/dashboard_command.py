@@ -5,16 +5,15 @@ from __future__ import annotations
 import click
 import trio
 
-from ...error_types import MonqueError
 from ..connection_options import Connection, connection_options
 from ..exit_statuses import SUCCEEDED
 from ..jobs.access import invalid_options
 from ..log_output import log_options
 from ..parameters import operation_timeout_option
 from ..run.http_server import Address, AddressType
+from .reach import LOOPBACK, check_reach, missing_library
 
 PORT = 8713
-_LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 
 _EXAMPLES = """\b
 Examples:
@@ -62,23 +61,17 @@ def dashboard(
 
     Exit status: 0 after Ctrl-C or SIGTERM, 2 if it cannot be served.
     """
-    if no_token and not read_only:
-        raise click.UsageError("--no-token lets everybody in who reaches the address: it needs --read-only")
-    if listen.host not in _LOOPBACK and not i_know_who_can_reach_it:
-        problem = f"other machines may reach {listen}: use a loopback address, or add --i-know-who-can-reach-it"
-        raise click.UsageError(problem)
+    check_reach(listen, read_only=read_only, no_token=no_token, i_know_who_can_reach_it=i_know_who_can_reach_it)
     try:
         from .serving import DashboardOptions, serve  # Only here: starlette, jinja2 and hypercorn are extras.
     except ModuleNotFoundError as error:
-        raise MonqueError(
-            f"the dashboard needs {error.name}: python -m pip install starlette jinja2 'hypercorn[trio]'"
-        ) from None
+        raise missing_library(error) from None
     options = DashboardOptions(
         collection=collection,
         operation_timeout=operation_timeout,
         read_only=read_only,
         has_link=not no_token,
-        is_local=listen.host in _LOOPBACK,
+        is_local=listen.host in LOOPBACK,
         filters=filters,
         environment=environment,
     )

@@ -67,12 +67,7 @@ async def serve(database: Database, address: Address, options: DashboardOptions)
         MonqueError: It cannot listen at the address, or the database does not answer.
         InvalidOptionError: An option is invalid.
     """
-    chosen: ClientOptions = {"skip_index_creation": True}
-    if options.collection is not None:
-        chosen["collection_name"] = options.collection
-    if options.operation_timeout is not None:
-        chosen["operation_timeout"] = options.operation_timeout
-    monque = Monque(database, **chosen)
+    monque = client_of(database, options)
     await monque.paused()  # A wrong address is an error here, and not a page later.
     ending = trio.Event()
     with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
@@ -85,6 +80,16 @@ async def serve(database: Database, address: Address, options: DashboardOptions)
             async for _ in signals:
                 ending.set()
                 return
+
+
+def client_of(database: Database, options: DashboardOptions) -> Monque:
+    """Return the client whose jobs are shown."""
+    chosen: ClientOptions = {"skip_index_creation": True}
+    if options.collection is not None:
+        chosen["collection_name"] = options.collection
+    if options.operation_timeout is not None:
+        chosen["operation_timeout"] = options.operation_timeout
+    return Monque(database, **chosen)
 
 
 async def serve_until(
@@ -144,4 +149,4 @@ def _listener(address: Address) -> socket.socket:
         return socket.create_server((address.host, address.port), family=family, backlog=WAITING_CONNECTIONS)
     except OSError as error:
         reason = error.strerror or error
-        raise MonqueError(f"cannot listen at {address}: {reason}; choose another address by --listen") from None
+        raise MonqueError(f"cannot listen at {address} for the dashboard: {reason}; choose another address") from None

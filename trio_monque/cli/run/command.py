@@ -16,6 +16,7 @@ from ..connection_options import Connection, connection_options
 from ..log_output import log_options
 from .change_relay import ChangeRelay, StreamOfParent
 from .children import Children
+from .dashboard_flags import DashboardFlags
 from .endpoints import Endpoints
 from .http_server import Address, AddressType
 from .parent_link import NO_CHANGES, SUPERVISED, ParentLink
@@ -72,6 +73,22 @@ Examples:
     help="Serve /metrics there for Prometheus. It may be the address of --health.",
 )
 @click.option(
+    "--dashboard",
+    type=AddressType(),
+    metavar="HOST:PORT",
+    help="Serve a dashboard there, as `trio-monque dashboard` does, and print its link. With --processes, the parent "
+    "serves it.",
+)
+@click.option("--dashboard-read-only", is_flag=True, help="Refuse all changes by the dashboard.")
+@click.option(
+    "--dashboard-no-token",
+    is_flag=True,
+    help="Let in everybody who reaches the dashboard; only with --dashboard-read-only.",
+)
+@click.option(
+    "--i-know-who-can-reach-it", is_flag=True, help="Serve the dashboard on an address that other machines can reach."
+)
+@click.option(
     "--no-memory-tuning",
     is_flag=True,
     help="Leave the allocator and Python's garbage collector as they are. By default, all threads share one pool of "
@@ -93,6 +110,10 @@ def run(
     reload: bool,
     health: Address | None,
     metrics: Address | None,
+    dashboard: Address | None,
+    dashboard_read_only: bool,
+    dashboard_no_token: bool,
+    i_know_who_can_reach_it: bool,
     no_memory_tuning: bool,
     supervised: tuple[int, int, str] | None,
 ) -> int:
@@ -118,11 +139,13 @@ def run(
     names = SelectedNames(only, without)
     work = Work(targets, names, connection, loop, options, tunes_memory=not no_memory_tuning)
     endpoints = Endpoints(health, metrics)
+    flags = DashboardFlags(dashboard, dashboard_read_only, dashboard_no_token, i_know_who_can_reach_it)
+    flags.check()
     if supervised is not None:
         return _run_child(work, endpoints, *supervised)
     if processes is None and not reload:
         state = WorkerState()
-        with endpoints.of_worker(state):
+        with endpoints.of_worker(state), flags.served(connection, options):
             return run_worker(work, state)
     if processes is not None and reload:
         raise click.UsageError("give --processes or --reload, not both")
@@ -133,7 +156,7 @@ def run(
     is_shared = processes is not None and processes > 1 and config.change_stream
     relay = ChangeRelay(StreamOfParent(connection, config)) if is_shared else None
     children = Children(click.get_current_context().find_root().obj, processes or 1, relay)
-    with endpoints.of_children(children):
+    with endpoints.of_children(children), flags.served(connection, options):
         if processes is not None:
             return trio.run(Supervisor(children, processes).run)
         return trio.run(_reloader(children, targets).run)

@@ -27,7 +27,8 @@ from .rescuing import CLAIM_VIEW, CLAIMED, IN_ORDER
 logger = logger_of("store")
 
 PAUSE: Final = "pause:"
-_IS_PAUSE: Final = {"_id": {"$gte": PAUSE, "$lt": "pause;"}}  # A semicolon is the character after the colon.
+IS_PAUSE: Final = {"$gte": PAUSE, "$lt": "pause;"}  # A semicolon is the character after the colon.
+_IS_PAUSE: Final = {"_id": IS_PAUSE}
 _IS_ENTRY: Final = {"incarnation": {"$exists": True}}
 
 LEAVING: Final = "leaving"

@@ -1,11 +1,14 @@
 """What becomes stale where jobs are shown, by the writes of all programs: a change stream without any data. Blocking.
 
 A viewer reads a region that is stale again, so it does not matter which write it was.
+
+Each change costs the server and this process something. Where they come without pause, a narrow stream has those alone
+that are rare, and those of the jobs that are looked at.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Collection, Iterator, Mapping, Set
 from typing import Any, Final
 
 import bson
@@ -15,10 +18,11 @@ from pymongo import ReadPreference
 from pymongo.command_cursor import CommandCursor
 
 from ..driver.commands import MAJORITY, Interference, command
+from ..driver.types import ObjectId
 from ..fields import FIELD
 from ..job_collection import JobCollection
 from .change_stream import ANSWER_MARGIN, close_cursor, next_events, open_stream
-from .instances import name_of_collection
+from .instances import IS_PAUSE, name_of_collection
 from .minutes_written import name_of_minutes
 
 NAMES: Final = "names"
@@ -41,9 +45,17 @@ _WHAT: Final = b"\x03what\x00"
 _JOB: Final = b"\x07job\x00"
 
 
+_OF_JOB: Final = "job:"
+
+
 def region_of(job_id: object) -> str:
     """Return the region that one job is."""
-    return f"job:{job_id}"
+    return f"{_OF_JOB}{job_id}"
+
+
+def jobs_of(regions: Set[str]) -> frozenset[ObjectId]:
+    """Return the jobs that are among these regions."""
+    return frozenset(ObjectId(one.removeprefix(_OF_JOB)) for one in regions if one.startswith(_OF_JOB))
 
 
 class RegionWatch:
@@ -68,10 +80,10 @@ class RegionWatch:
         return self._cursor.alive
 
     @command("read which regions are stale", writes=False)
-    def read(self) -> Set[str]:
-        """Return what has become stale; wait for a second at most, if nothing has."""
+    def read(self, wait: float | None = None) -> Set[str]:
+        """Return what has become stale; wait for a second at most, or a shorter time, if nothing has."""
         found = set[str]()
-        for event in next_events(self._cursor, LONGEST_READ):
+        for event in next_events(self._cursor, LONGEST_READ if wait is None else min(wait, LONGEST_READ)):
             what, job = _parts(bytes(event.raw))
             regions = self._known.get(what)
             if regions is None:
@@ -125,8 +137,12 @@ def _is_there(path: str) -> dict[str, Any]:
 
 
 @command("open the stream of stale regions", writes=False)
-def open_regions(jobs: JobCollection) -> RegionWatch:
+def open_regions(jobs: JobCollection, only: Collection[ObjectId] | None = None) -> RegionWatch:
     """Open the stream; when this returns, the server has begun to watch.
+
+    Args:
+        jobs: The collection.
+        only: For a narrow stream: these jobs, pauses, and instances that come or leave. None for all changes.
 
     Raises:
         NoStreamError: This server or this user has no change streams.
@@ -137,15 +153,9 @@ def open_regions(jobs: JobCollection) -> RegionWatch:
         read_preference=ReadPreference.PRIMARY,
         read_concern=MAJORITY,
     )
-    names = (collection.name, name_of_collection(collection.name), name_of_minutes(collection.name))
     pipeline: list[dict[str, Any]] = [
         {"$changeStream": {}},
-        {
-            "$match": {
-                "ns": {"$in": [{"db": database.name, "coll": name} for name in names]},
-                "operationType": {"$in": ["insert", "update", "replace", "delete"]},
-            }
-        },
+        {"$match": {"operationType": {"$in": ["insert", "update", "replace", "delete"]}, **_written(jobs, only)}},
         {
             "$project": {
                 "what": {
@@ -161,3 +171,21 @@ def open_regions(jobs: JobCollection) -> RegionWatch:
     ]
     cursor = open_stream(lambda most_ms: database.aggregate(pipeline, maxAwaitTimeMS=most_ms))
     return RegionWatch(jobs, cursor)
+
+
+def _written(jobs: JobCollection, only: Collection[ObjectId] | None) -> dict[str, Any]:
+    """Return which documents the stream is about."""
+    collection = jobs.collection
+    of_jobs, instances, minutes = (
+        {"db": collection.database.name, "coll": name}
+        for name in (collection.name, name_of_collection(collection.name), name_of_minutes(collection.name))
+    )
+    if only is None:
+        return {"ns": {"$in": [of_jobs, instances, minutes]}}
+    pauses = {"documentKey._id": IS_PAUSE}
+    return {
+        "$or": [
+            {"ns": of_jobs, "documentKey._id": {"$in": list(only)}},
+            {"ns": instances, "$or": [pauses, {"operationType": {"$in": ["insert", "delete"]}}]},
+        ]
+    }

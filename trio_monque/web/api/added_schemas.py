@@ -14,13 +14,14 @@ _TEXTS: Final[JsonSchema] = {"type": "object", "additionalProperties": TEXT}
 _NUMBERS: Final[JsonSchema] = {"type": "object", "additionalProperties": WHOLE}
 
 MOST_IDS: Final = 100
-ACTIONS_BY_ID: Final = ("cancel", "retry", "delete")
+ACTIONS_BY_ID: Final = ("cancel", "cancelRunning", "retry", "delete")
 CONFLICTS: Final = ("keep", "replace")
 PERMISSIONS: Final = (
     "read",
     "cancel",
     "cancelRunning",
     "cancelBulk",
+    "cancelRunningBulk",
     "retry",
     "retryBulk",
     "reschedule",

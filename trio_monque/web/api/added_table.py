@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Final
 
-from . import additions
+from . import additions, selected_jobs
 from .claims_answers import CLAIMS
 from .full_query import DIRECTIONS, FLAGS, any_view_in, is_full_in
 from .long_actions import ACTION
@@ -82,9 +82,24 @@ ADDED: Final[Sequence[Route]] = (
     ),
     Route(
         method="POST",
+        path="/jobs/actions/cancel-running",
+        operation_id="cancelRunningJobs",
+        summary="Ask the runs of the selected jobs to end",
+        act=selected_jobs.cancel_running_jobs,
+        answer="BulkActionResult",
+        body="JobSelector",
+        needs_body=True,
+        check_body=check_selector,
+        action="cancelRunningBulk",
+        long_answer="ActionStarted",
+        is_ours=True,
+        statuses=(*_OF_CHANGES, 503),
+    ),
+    Route(
+        method="POST",
         path="/jobs/actions/by-ids",
         operation_id="actByIds",
-        summary="Cancel, retry or delete the jobs of up to 100 ids",
+        summary="Cancel, retry or delete the jobs of up to 100 ids, or ask their runs to end",
         act=additions.act_by_ids,
         answer="BulkActionResult",
         body="JobsByIdRequest",

@@ -18,6 +18,7 @@ from ...jobs.job_selector import JobSelector, Selection
 from ...store.reads.selection_counts import SelectionCount
 from ..answers import DENIED, RefusedRequestError
 from ..live.background_actions import BackgroundAction
+from .cancel_runs import RUNNING, cancel_runs
 from .job_shapes import bulk_as_json
 from .long_actions import OnProgress, begin, is_long
 from .route import Call
@@ -52,6 +53,7 @@ def _delete(monque: Monque, selection: Selection, on_progress: OnProgress | None
 
 
 _CANCEL: Final = _Bulk("cancelBulk", CANCELLABLE, _cancel)
+_CANCEL_RUNNING: Final = _Bulk("cancelRunningBulk", RUNNING, cancel_runs)
 _RETRY: Final = _Bulk("retryBulk", RETRIABLE, _retry)
 _DELETE: Final = _Bulk("deleteBulk", DELETABLE, _delete)
 
@@ -59,6 +61,11 @@ _DELETE: Final = _Bulk("deleteBulk", DELETABLE, _delete)
 async def cancel_jobs(call: Call) -> dict[str, Any] | Response:
     """Cancel the selected jobs that are pending."""
     return await _in_bulk(call, _CANCEL)
+
+
+async def cancel_running_jobs(call: Call) -> dict[str, Any] | Response:
+    """Ask the runs of the selected jobs to end."""
+    return await _in_bulk(call, _CANCEL_RUNNING)
 
 
 async def retry_jobs(call: Call) -> dict[str, Any] | Response:

@@ -4,6 +4,10 @@ No task outlives the requests: the viewers take turns in reading the stream, eac
 When it leaves, the next one goes on with the same stream. The last one closes it.
 
 A viewer that does not read costs one small set: what becomes stale meanwhile is merged into it, and never queued.
+
+Changes without pause are a rush. All that many look at is stale then the moment it was read: it is announced less and
+less often, every five seconds at last. In between, a narrow stream has what is rare, and the jobs that are looked at,
+so that neither this process nor the server has work with each change.
 """
 
 from __future__ import annotations
@@ -21,6 +25,7 @@ from ...log import logger_of
 from ...store.jobs.change_stream import NoStreamError
 from ...store.jobs.stale_regions import ALL_REGIONS, RegionWatch
 from ..answers import RefusedRequestError
+from .rush import Rush
 
 logger = logger_of("web")
 
@@ -78,20 +83,26 @@ class Hub:
     """The viewers of one application.
 
     Args:
-        open_regions: Opens the change stream, in a thread.
+        open_regions: Opens the change stream, in a thread; a narrow one if it gets regions that are looked at.
         most: How many viewers there may be at once; None for MOST_VIEWERS.
         look_every: Seconds between two looks without a change stream.
     """
 
     def __init__(
-        self, open_regions: Callable[[], RegionWatch], most: int | None = None, look_every: float = LOOK_EVERY
+        self,
+        open_regions: Callable[[Set[str] | None], RegionWatch],
+        most: int | None = None,
+        look_every: float = LOOK_EVERY,
     ) -> None:
         self.viewers: set[Viewer] = set()
         self._open_regions = open_regions
         self._most = MOST_VIEWERS if most is None else most
         self._look_every = look_every
         self._watch: RegionWatch | None = None
+        self._looked_at: Set[str] | None = None  # For which the stream was opened; None for a stream of all.
         self._turn: anyio.Lock | None = None
+        self._rush = Rush()
+        self._narrow_until = 0.0
         self._once_more: dict[str, float] = {}  # What is to be stale again, and when.
 
     @asynccontextmanager
@@ -111,10 +122,8 @@ class Hub:
             yield viewer
         finally:
             self.viewers.discard(viewer)
-            if not self.viewers and self._watch is not None:
-                watch, self._watch = self._watch, None
-                with anyio.CancelScope(shield=True):
-                    await anyio.to_thread.run_sync(watch.close)  # Within a second.
+            if not self.viewers:
+                await self._close()
 
     async def take_turns(self) -> None:
         """Read the change stream for all viewers, when it is this one's turn; until it is cancelled."""
@@ -130,19 +139,47 @@ class Hub:
                     await self._look()
 
     async def _read(self) -> None:
-        if self._watch is None or not self._watch.is_open:
-            self._watch = None
-            # Not abandoned if it is cancelled: a stream that is opened must be closed again. It has a bound of its own.
-            self._watch = await anyio.to_thread.run_sync(self._open_regions)
-            self.mark(None)  # What happened before is unknown.
+        left = self._narrow_until - anyio.current_time()
+        is_narrow = left > 0
+        looked_at = frozenset[str]().union(*(viewer.own for viewer in self.viewers)) if is_narrow else None
+        if self._watch is None or not self._watch.is_open or looked_at != self._looked_at:
+            await self._open(looked_at)
+        assert self._watch is not None
         try:
-            regions = await anyio.to_thread.run_sync(self._watch.read)
+            regions = await anyio.to_thread.run_sync(self._watch.read, left if is_narrow else None)
         except MonqueConnectionError:
-            watch, self._watch = self._watch, None
-            await anyio.to_thread.run_sync(watch.close)
+            await self._close()
             raise
-        self.mark(regions | self._due_again(regions))
+        if is_narrow:
+            self.mark(regions)
+        elif regions and (wait := self._rush.news(anyio.current_time())):
+            self._narrow_until = anyio.current_time() + wait  # These are stale with all others, at its end.
+            self._once_more.clear()
+            return
+        else:
+            if not regions:
+                self._rush.quiet()
+            self.mark(regions | self._due_again(regions))
         await anyio.sleep(READ_EVERY)
+
+    async def _open(self, looked_at: Set[str] | None) -> None:
+        """Open the stream, instead of the one that is open. What happened between them is unknown."""
+        await self._close()
+        # Not abandoned if it is cancelled: a stream that is opened must be closed again. It has a bound of its own.
+        self._watch = await anyio.to_thread.run_sync(self._open_regions, looked_at)
+        self._looked_at = looked_at
+        if looked_at is None:
+            self.mark(None)
+            if self._rush.is_on:
+                self._once_more.update(dict.fromkeys(ALL_REGIONS, anyio.current_time() + KEPT_FOR))
+        else:
+            self.mark(looked_at)
+
+    async def _close(self) -> None:
+        watch, self._watch = self._watch, None
+        if watch is not None:
+            with anyio.CancelScope(shield=True):  # The viewer whose turn it is may leave now.
+                await anyio.to_thread.run_sync(watch.close)  # Within a second.
 
     def _due_again(self, regions: Set[str]) -> Set[str]:
         """Return what was stale a while ago, and has not become so again since."""

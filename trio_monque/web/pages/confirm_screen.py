@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ...jobs.bulk_changes import CANCELLABLE, DELETABLE, RETRIABLE
 from ..answers import DENIED, RefusedRequestError
+from ..api.cancel_runs import RUNNING
 from ..api.long_actions import UNKNOWN_ACTION
 from ..api.selected_jobs import count_possible
 from ..api.selectors import selection_of
@@ -14,7 +15,7 @@ from .page_actions import PAGE_ACTIONS, READMIT, jobs_in_words
 from .posted_forms import selector_of
 from .screen import PageCall, View
 
-_POSSIBLE = {"cancel": CANCELLABLE, "retry": RETRIABLE, "delete": DELETABLE}
+_POSSIBLE = {"cancel": CANCELLABLE, "cancel-run": RUNNING, "retry": RETRIABLE, "delete": DELETABLE}
 
 
 async def confirm_facts(call: PageCall) -> View:
@@ -70,7 +71,8 @@ async def action_progress_facts(call: PageCall) -> View:
     running = call.dashboard.surface.background.get(call.request.path_params["id"])
     if running is None or not await call.may(running.action, running.selector):
         raise RefusedRequestError(404, UNKNOWN_ACTION)
-    action, done = PAGE_ACTIONS[running.action.removesuffix("Bulk")], running.result.count
+    action = next(one for one in PAGE_ACTIONS.values() if one.bulk_permission == running.action)
+    done = running.result.count
     of_all = jobs_in_words(running.count, is_capped=running.is_capped)
     return View(
         "action_progress.html",

@@ -16,6 +16,7 @@ class PageAction:
     Attributes:
         key: In forms and URLs.
         label: Of its button.
+        label_of_many, label_of_all: The same for chosen jobs, and for all that match; empty for the usual words.
         permission: What `authorize` is asked for.
         bulk_permission: The same for all jobs that match; None where that is not offered.
         states: The jobs that it can be done to, as people call them.
@@ -33,6 +34,8 @@ class PageAction:
     before: str
     past: str
     bulk_permission: str | None = None
+    label_of_many: str = ""
+    label_of_all: str = ""
     asks: bool = False
     is_danger: bool = False
     of: str = ""
@@ -59,7 +62,10 @@ CANCEL: Final = PageAction(
 CANCEL_RUN: Final = PageAction(
     key="cancel-run",
     label="Cancel the run",
+    label_of_many="Cancel the runs",
+    label_of_all="Cancel all runs",
     permission="cancelRunning",
+    bulk_permission="cancelRunningBulk",
     states=frozenset({"running"}),
     before="Its handler is cancelled where it waits, and what it has done stays done. A cancelled job can be retried.",
     past="asked to end",

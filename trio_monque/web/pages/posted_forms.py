@@ -25,6 +25,9 @@ from .screen import Dashboard, root_of
 
 _ROUTES: Final[Mapping[str, Route]] = {route.operation_id: route for route in ALL_ROUTES}
 
+_IN_API: Final = {CANCEL_RUN.key: "cancelRunning"}
+"""What the API calls an action, where its name is another one."""
+
 _SELECTOR: Final = {
     "name": "name",
     "fail_reason_prefix": "errorPrefix",
@@ -78,6 +81,7 @@ async def step_of(form: Form, dashboard: Dashboard) -> Step:
         RefusedRequestError: It cannot be done to such a target (400).
     """
     action = form.action
+    in_api = _IN_API.get(action.key, action.key)
     if action is READMIT:
         body = {"everything": True} if form.letter is None else {"ids": [form.letter]}
         return Step(_ROUTES["readmitDeadLetters"], RequestParts(body=body, id_text=form.target or ""))
@@ -89,11 +93,11 @@ async def step_of(form: Form, dashboard: Dashboard) -> Step:
         now = await server_time_of(dashboard.monque)
         selector = selector_of(form.query, now)
         check_selector(selector)
-        return Step(_ROUTES[f"{action.key}Jobs"], RequestParts(body=selector, prefer=("respond-async",)))
+        return Step(_ROUTES[f"{in_api}Jobs"], RequestParts(body=selector, prefer=("respond-async",)))
     if len(form.ids) > 1:
         if action.bulk_permission is None:
             raise RefusedRequestError(400, f"{action.label} is for single jobs")
-        return Step(_ROUTES["actByIds"], RequestParts(body={"action": action.key, "ids": list(form.ids)}))
+        return Step(_ROUTES["actByIds"], RequestParts(body={"action": in_api, "ids": list(form.ids)}))
     (job_id,) = form.ids
     return await _of_one(action, job_id, dashboard)
 

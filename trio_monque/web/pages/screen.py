@@ -6,6 +6,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import cache
 from importlib.metadata import version
 from typing import Any, Final
 from urllib.parse import quote, urlencode
@@ -221,9 +222,14 @@ def _frame(
         "environment": dashboard.environment,
         "collection": collection_of(dashboard.monque),
         "now": now,
-        "version": version("trio_monque"),
+        "version": _version(),
         "milliseconds": round(1000 * (time.perf_counter() - began)),
     }
+
+
+@cache
+def _version() -> str:
+    return version("trio_monque")  # It reads a file, and understands all of it: for each page, that is too much.
 
 
 async def _error_page(request: Request, dashboard: Dashboard, error: Exception) -> Response:
