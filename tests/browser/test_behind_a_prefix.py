@@ -50,7 +50,7 @@ def every_link_works(visits: Visits, jobs: Collection) -> None:
     assert len(known) > 60
 
 
-@pytest.mark.parametrize("how", ["stripped", "kept"])
+@pytest.mark.parametrize("how", ["stripped", pytest.param("kept", marks=pytest.mark.full)])
 def test_links_forms_and_the_stream_work_behind_a_proxy(
     visit: Visits, jobs: Collection, mongod: EmbeddedServer, unused_port: int, how: str
 ) -> None:

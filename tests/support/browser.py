@@ -21,7 +21,7 @@ from tests.support.programs import ROOT
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page, Request, Response
+    from playwright.sync_api import Browser, Locator, Page, Request, Response
 
 MISSING: Final = (
     "Chromium, Playwright or axe-core is missing: run apt-get install -y --no-install-recommends chromium fonts-inter "
@@ -132,6 +132,15 @@ class Visit:
             return condition()
 
         wait_until(holds, what)
+
+    def copy(self, button: Locator, press: str = "click") -> None:
+        """Press a button, and wait until it has said "Copied": it does so for two seconds only."""
+        button.evaluate(
+            """(one) => { one.said = new Promise((done) => new MutationObserver(
+                () => one.textContent === "Copied" && done()).observe(one, {childList: true})) }"""
+        )
+        getattr(button, press)()
+        button.evaluate("(one) => one.said")
 
     def evaluate(self, script: str, argument: object = None) -> Any:
         """Return what an expression or a function of JavaScript returns in the page."""
