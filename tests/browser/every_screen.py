@@ -108,7 +108,13 @@ def fill(db: Database, text: str = "mail") -> Filled:
         for state, given in states.items()
     }
     made["schedule"] = [
-        job_document(f"{text} daily", repeatInterval=cron, next_run_at=now + HOUR, **{**fields, "timezone": zone})
+        job_document(
+            f"{text} daily",
+            unique_key=cron,
+            repeatInterval=cron,
+            next_run_at=now + HOUR,
+            **{**fields, "timezone": zone},
+        )
         for cron, zone in (("0 6 * * *", "Europe/Berlin"), (text, text))
     ]
     others = [job_document(text, status="processing", claimed_by=by, **fields) for by in (f"{text} ended", "node-1")]
