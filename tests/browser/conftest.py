@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 from pymongo import MongoClient
 
+from tests.browser.places import MOST_EXAMINED, MOST_IN_A_BATCH, PREFIX
 from tests.support.browser import Visits, chromium
 from tests.support.web_servers import WebServer
 from trio_monque.embedded import EmbeddedServer
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 SERVED: Final = Path(__file__).parent / "served_dashboard.py"
 IS_WRITING: Final = "MONQUE_SCREENSHOTS" in os.environ
 DATABASE: Final = "shop" if IS_WRITING else f"browser_{os.getpid()}"
-PREFIX: Final = "/ops/jobs"
+LOWERED: Final = {} if IS_WRITING else {"examined": MOST_EXAMINED, "batch": MOST_IN_A_BATCH}
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +37,7 @@ def browser() -> Iterator[Browser]:
 def dashboard(mongod: EmbeddedServer) -> Iterator[str]:
     """Where the dashboard is: a process of its own serves it until the last test has ended."""
     environment = "production" if IS_WRITING else "testing"
-    order = {"uri": mongod.uri, "database": DATABASE, "prefix": PREFIX, "environment": environment}
+    order = {"uri": mongod.uri, "database": DATABASE, "environment": environment, **LOWERED}
     with WebServer("uvicorn", SERVED, {"ORDER": json.dumps(order)}) as server:
         server.wait_until_it_serves()
         yield server.url + PREFIX

@@ -9,7 +9,7 @@ import importlib.util
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -18,14 +18,18 @@ import pytest
 
 from tests.support.ci_timeouts import is_ci
 from tests.support.programs import ROOT
+from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page, Request, Response
+    from playwright.sync_api import Browser, Locator, Page, Request, Response
 
 MISSING: Final = (
     "Chromium, Playwright or axe-core is missing: run apt-get install -y --no-install-recommends chromium fonts-inter "
     "fonts-jetbrains-mono, pip install playwright, and npm install --no-save axe-core"
 )
+OTHER_NAMES: Final = "--host-resolver-rules=MAP *.test 127.0.0.1"
+"""For the browser, this machine is also another one: it trusts that less."""
+
 MILLISECONDS: Final = 20_000
 """Bound of each wait."""
 
@@ -47,7 +51,7 @@ def chromium() -> Iterator[Browser]:
     # For one module of tests: while it runs, this thread has a running event loop, which other tests must not have.
     with sync_playwright() as playwright:
         sandbox = ["--no-sandbox"] if os.geteuid() == 0 else []
-        browser = playwright.chromium.launch(executable_path=program, args=sandbox)
+        browser = playwright.chromium.launch(executable_path=program, args=[*sandbox, OTHER_NAMES])
         try:
             yield browser
         finally:
@@ -120,6 +124,24 @@ class Visit:
         for _ in range(seconds):
             self.page.clock.run_for(1000)
 
+    def let_pass_until(self, condition: Callable[[], object], what: str) -> None:
+        """Let time pass in a page with a clock of its own until something holds."""
+
+        def holds() -> object:
+            self.let_pass(1)
+            return condition()
+
+        wait_until(holds, what)
+
+    def copy(self, button: Locator, press: str = "click") -> None:
+        """Press a button, and wait until it has said "Copied": it does so for two seconds only."""
+        button.evaluate(
+            """(one) => { one.said = new Promise((done) => new MutationObserver(
+                () => one.textContent === "Copied" && done()).observe(one, {childList: true})) }"""
+        )
+        getattr(button, press)()
+        button.evaluate("(one) => one.said")
+
     def evaluate(self, script: str, argument: object = None) -> Any:
         """Return what an expression or a function of JavaScript returns in the page."""
         return self.page.evaluate(script, argument)
@@ -145,6 +167,12 @@ class Visits:
         self._contexts.callback(context.close)
         self.opened.append(Visit(context.new_page(), self.url))
         return self.opened[-1]
+
+    def at(self, url: str) -> Visits:
+        """Return what opens pages at another place; what goes wrong there counts, too."""
+        other = Visits(self._browser, url)
+        other.opened, other._contexts = self.opened, self._contexts
+        return other
 
     def close(self) -> None:
         self._contexts.close()

@@ -1,4 +1,4 @@
-"""Debian's nginx in front of a server, on a socket of its own: no port is taken, and no file of the system is read."""
+"""Debian's nginx in front of a server, on a socket of its own; no file of the system is read."""
 
 from __future__ import annotations
 
@@ -36,6 +36,7 @@ http {{
     scgi_temp_path {folder}/scgi;
     server {{
         listen unix:{folder}/socket;
+        {port}
         {locations}
     }}
 }}
@@ -52,11 +53,13 @@ def program() -> str:
 
 
 @contextmanager
-def nginx(folder: Path, locations: str) -> Iterator[Path]:
-    """Run it with these locations; the block gets the socket on which it listens."""
+def nginx(folder: Path, locations: str, port: int | None = None) -> Iterator[Path]:
+    """Run it with these locations; the block gets the socket on which it listens. A browser needs a port besides."""
     user = "user root;" if os.geteuid() == 0 else ""
     configuration = folder / "nginx.conf"
-    configuration.write_text(CONFIGURATION.format(user=user, folder=folder, locations=locations), encoding="utf-8")
+    listen = "" if port is None else f"listen 127.0.0.1:{port};"
+    written = CONFIGURATION.format(user=user, folder=folder, port=listen, locations=locations)
+    configuration.write_text(written, encoding="utf-8")
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(
             [program(), "-p", str(folder), "-e", "stderr", "-c", str(configuration)], stdout=log, stderr=log

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime, timedelta
+from itertools import combinations
 from typing import Any, Final
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 import pytest
 
@@ -13,7 +14,9 @@ from tests.web.pages.fetching import get
 from tests.web.pages.job_documents import job_document
 from trio_monque import Monque, NewJob
 from trio_monque.store.driver.types import Database
-from trio_monque.web import create_app
+from trio_monque.web import allow_all, create_app
+from trio_monque.web.pages.jobs_asked import TABS, TEXTS
+from trio_monque.web.pages.search_screen import MOST_FOUND
 
 NOW: Final = datetime.now(UTC)
 HOSTILE: Final = "<script>alert('x')</script>\"'&\u202e"
@@ -60,13 +63,39 @@ def test_tabs_and_filters_show_the_jobs_that_match(many: Database, query: str, n
 
 @pytest.mark.parametrize(
     "query",
-    ["status=pending", "nonsense=1", "since=yesterday", "name=a&key=b&prefix=c", "key=a", "status=failed&instance=w",
-     "meta.tenant=acme", "meta.$where=1", "data.__proto__.x=1", "cursor=nonsense", "status[$in]=failed"],
+    ["status=pending", "nonsense=1", "since=yesterday", "meta.tenant=acme", "meta.$where=1", "data.__proto__.x=1",
+     "cursor=nonsense", "status[$in]=failed"],
 )  # fmt: skip
 def test_what_cannot_be_asked_is_a_page_that_names_it(many: Database, query: str) -> None:
     answer = get(create_app(Monque(many)), f"/jobs?{query}")
     assert answer.status_code == 400
     assert "<h1>" in answer.text
+
+
+@pytest.mark.parametrize(
+    ("query", "why"),
+    [
+        ("name=a&key=b&prefix=c", "Key and Key begins cannot be combined"),
+        ("error=a&text=b", "Error begins and Error has cannot be combined"),
+        ("key=a", "A key belongs to a name"), ("status=due&prefix=a", "A key belongs to a name"),
+        ("status=done&name=a&key=b", "Jobs are found by their key while"),
+        ("status=failed&instance=w", "Only running jobs are held by an instance"),
+    ],
+)  # fmt: skip
+def test_filters_that_no_job_can_match_leave_the_page_with_its_tabs(many: Database, query: str, why: str) -> None:
+    answer = get(create_app(Monque(many), authorize=allow_all), f"/jobs?{query}")
+    assert (answer.status_code, why in answer.text) == (200, True)
+    assert "Remove the filter" in answer.text
+    assert "all=1" not in answer.text
+
+
+@pytest.mark.parametrize("tab", ["", *(one.key for one in TABS)])
+def test_each_pair_of_filters_is_a_page_in_each_tab(many: Database, tab: str) -> None:
+    app = create_app(Monque(many), filters=["meta.tenant"])
+    filters = {**dict.fromkeys(TEXTS, "mail"), "since": "1h", "meta.tenant": "acme", "by": "due"}
+    for pair in combinations(filters, 2):
+        query = urlencode({"status": tab, **{one: filters[one] for one in pair}})
+        assert get(app, f"/jobs?{query}").status_code == 200, query
 
 
 def test_pages_lead_to_older_ones_and_back_with_the_filters(db: Database) -> None:
@@ -160,6 +189,23 @@ def test_search_for_something_else_is_a_page(db: Database, text: str) -> None:
     assert answer.status_code == 200
     assert ("mail" in answer.text) == (text == "ai")
     assert "<script>alert" not in answer.text
+
+
+def test_search_finds_keys_by_their_beginning_up_to_a_cap(db: Database) -> None:
+    monque = Monque(db)
+    monque.sync.enqueue_many(
+        [NewJob(name=f"mail-{one % 3}", unique_key=f"order/{one:02}") for one in range(MOST_FOUND)]
+    )
+    monque.sync.enqueue("report", unique_key="other/1")
+    app = create_app(monque)
+    text = get(app, "/search?q=order/").text
+    assert set(re.findall(r">(order/\d\d)<", text)) == {f"order/{one:02}" for one in range(MOST_FOUND)}
+    assert "other/1" not in text
+    assert "There may be more jobs" not in text
+    monque.sync.enqueue("mail-1", unique_key="order/more")
+    text = get(app, "/search?q=order/").text
+    assert text.count(">key<") == MOST_FOUND
+    assert "There may be more jobs" in text
 
 
 @pytest.mark.parametrize("name", ["", "x" * 5000])

@@ -2,59 +2,30 @@
 
 from __future__ import annotations
 
-import html
 import logging
 import re
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
-from urllib.parse import parse_qsl, urlencode
+from urllib.parse import urlencode
 
-import httpx
 import pytest
 from starlette.types import ASGIApp
 
-from tests.web.http import LOOPS, Ask, asking
+from tests.web.http import LOOPS
 from tests.web.pages.fetching import get
 from tests.web.pages.job_documents import job_document
+from tests.web.pages.posting import failed, post, sent
 from trio_monque import Monque
 from trio_monque.locks_and_dead_letters import dead_letter_lock
 from trio_monque.store.driver.types import Database
 from trio_monque.web import ClaimRules, allow_all, create_app
 from trio_monque.web.pages.form import after, place_in
 
-HERE: Final = {"Sec-Fetch-Site": "same-origin"}
-
-
-def post(app: ASGIApp, loop: str = "asyncio", headers: Any = HERE, path: str = "/act", **fields: Any) -> httpx.Response:
-    async def work(ask: Ask) -> httpx.Response:
-        return await ask("POST", path, data=fields, headers=headers)
-
-    return asking(loop, app, work, prefix="")
-
-
-def hidden_fields(page: str) -> list[tuple[str, str]]:
-    """What the first form of a page has asked for."""
-    return parse_qsl(html.unescape(re.findall(r'name="asked" value="([^"]*)"', page)[0]))
-
-
-def sent(app: ASGIApp, page: str) -> httpx.Response:
-    """The answer to the first form of a page, as a browser sends it."""
-    fields = re.findall(
-        r'<input type="hidden" name="([^"]*)" value="([^"]*)">',
-        page.partition('action="/act"')[2].partition("</form>")[0],
-    )
-    return post(app, **{key: html.unescape(value) for key, value in fields})
-
 
 @pytest.fixture
 def app(db: Database) -> ASGIApp:
     return create_app(Monque(db), authorize=allow_all)
-
-
-def failed(db: Database, number: int, name: str = "mail", **fields: Any) -> list[str]:
-    documents = [job_document(name, status="failed", fail_reason="E: no", **fields) for _ in range(number)]
-    return [str(one) for one in db["monque_jobs"].insert_many(documents).inserted_ids]
 
 
 def statuses(db: Database) -> list[str]:
@@ -68,7 +39,7 @@ def test_retry_of_one_job_is_done_at_once_and_leads_back(db: Database, app: ASGI
     assert answer.status_code == 303
     assert answer.headers["location"] == "/jobs?status=failed&name=mail&done=retry&n=1"
     assert statuses(db) == ["pending"]
-    assert "1 job is due again." in get(app, answer.headers["location"]).text
+    assert "1 job is requeued." in get(app, answer.headers["location"]).text
 
 
 def test_page_after_it_shows_the_numbers_and_the_button_of_now(db: Database) -> None:
@@ -114,17 +85,10 @@ def test_a_run_is_asked_to_end_after_a_question(db: Database, app: ASGIApp) -> N
     assert any("cancel" in key.lower() for key in found)
 
 
-def test_question_about_nothing_offers_nothing(app: ASGIApp) -> None:
-    text = get(app, "/confirm?do=retry&all=1&status=failed&back=errors").text
-    assert "None of these jobs is left to be changed" in text
-    assert "becomes due" not in text
-    assert "btn primary" not in text
-
-
 def test_what_another_tab_has_done_already_is_said(db: Database, app: ASGIApp) -> None:
     failed(db, 2)
     asked = {"do": "retry", "all": "1", "status": "failed", "back": "errors", "ok": "1"}
-    assert "2 jobs are due again." in get(app, post(app, **asked).headers["location"]).text
+    assert "2 jobs are requeued." in get(app, post(app, **asked).headers["location"]).text
     assert "No job was left to be changed." in get(app, post(app, **asked).headers["location"]).text
 
 
@@ -132,34 +96,6 @@ def test_action_without_a_choice_leads_back(app: ASGIApp) -> None:
     answer = get(app, "/confirm?do=delete&back=jobs%3Fstatus%3Dfailed")
     assert answer.status_code == 400
     assert re.search(r'Choose at least one job.*href="/jobs\?status=failed">Back<', answer.text, re.DOTALL)
-
-
-def test_what_was_chosen_is_confirmed_with_its_number_and_done_once(db: Database, app: ASGIApp) -> None:
-    ids = failed(db, 3)
-    asked = get(app, "/confirm?do=delete&back=jobs&" + "&".join(f"id={one}" for one in ids[:2]))
-    assert "Delete 2 jobs?" in asked.text
-    assert statuses(db) == ["failed"] * 3
-    assert post(app, do="delete", id=ids[:2]).status_code == 400
-    answer = post(app, do="delete", id=ids[:2], back="jobs", ok="1")
-    assert answer.headers["location"] == "/jobs?done=delete&n=2"
-    again = post(app, do="delete", id=ids[:2], back="jobs", ok="1")
-    assert again.headers["location"] == "/jobs?done=delete&n=0&not=2"
-    assert "2 jobs could not be changed" in get(app, again.headers["location"]).text
-
-
-def test_all_that_match_are_those_of_the_filter_at_the_moment_of_the_question(db: Database, app: ASGIApp) -> None:
-    failed(db, 3)
-    failed(db, 2, "other")
-    failed(db, 1, updated_at=datetime.now(UTC) - timedelta(hours=3))
-    asked = get(app, "/confirm?do=retry&all=1&status=failed&name=mail&since=1h&back=jobs%3Fstatus%3Dfailed")
-    assert "Retry 3 jobs?" in asked.text
-    fields = dict(hidden_fields(asked.text))
-    assert fields["name"] == "mail"
-    assert datetime.fromisoformat(fields["since"]) < datetime.now(UTC) - timedelta(minutes=59)
-    failed(db, 1, "third")
-    answer = sent(app, asked.text)
-    assert answer.headers["location"] == "/jobs?status=failed&done=retry&n=3"
-    assert statuses(db) == ["failed"] * 4 + ["pending"] * 3
 
 
 @pytest.mark.parametrize("loop", LOOPS)

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from ...error_types import BrokenDocumentError
 from ...jobs.bulk_changes import CANCELLABLE, DELETABLE, RETRIABLE
+from ...jobs.job import Job
 from ..answers import DENIED, RefusedRequestError
 from ..api.cancel_runs import RUNNING
 from ..api.long_actions import UNKNOWN_ACTION
 from ..api.selected_jobs import count_possible
 from ..api.selectors import selection_of
+from ..hooks import READ
 from ..live.background_actions import State
 from .form import Form, form_in, packed
 from .jobs_asked import SPANS, jobs_asked
 from .page_actions import PAGE_ACTIONS, READMIT, jobs_in_words
 from .posted_forms import selector_of
 from .screen import PageCall, View
+
+MOST_NAMED = 5
+"""Chosen jobs that the question names."""
 
 _POSSIBLE = {"cancel": CANCELLABLE, "cancel-run": RUNNING, "retry": RETRIABLE, "delete": DELETABLE}
 
@@ -42,11 +50,27 @@ async def confirm_facts(call: PageCall) -> View:
             "action": form.action,
             "what": what,
             "number": number,
+            "named": await _named(call, form),
+            "more": max(0, len(form.ids) - MOST_NAMED),
             "asked": packed([*form.fields, *query.items()]),
             "chips": jobs_asked(query.items(), call.now).chips if form.is_all else [],
             "tab": query.get("status"),
         },
     )
+
+
+async def _named(call: PageCall, form: Form) -> Sequence[Job]:
+    """Return the first of the chosen jobs that the caller may see."""
+    found = []
+    for job_id in form.ids[:MOST_NAMED]:
+        try:
+            job = await call.monque.get_job(job_id)
+        except BrokenDocumentError:
+            continue
+        # Asked in any case: a job that the caller may not see is as good as none.
+        if await call.may(READ, job) and job is not None:
+            found.append(job)
+    return found
 
 
 async def _number_of(call: PageCall, form: Form) -> tuple[int, bool]:

@@ -9,7 +9,7 @@ from typing import Final
 from urllib.parse import parse_qsl, urlencode
 
 from ..answers import INVALID_INPUT, RefusedRequestError
-from .page_actions import PAGE_ACTIONS, PAUSE, READMIT, RESUME, PageAction
+from .page_actions import DELETE, PAGE_ACTIONS, PAUSE, READMIT, RESUME, PageAction
 
 MOST_FIELDS: Final = 300
 MOST_IDS: Final = 100
@@ -55,6 +55,12 @@ class Form:
         """Whether a page asks first: for whatever cannot be undone, and for more than one job."""
         all_letters = self.action is READMIT and self.letter is None
         return self.action.asks or self.is_all or len(self.ids) > 1 or all_letters
+
+    @property
+    def place_after(self) -> str:
+        """The page that is shown after it was done: `back`, unless that is the page of a job that is gone then."""
+        is_gone = self.action is DELETE and self.back.partition("?")[0].lower() in {f"jobs/{one}" for one in self.ids}
+        return "jobs" if is_gone else self.back
 
     @property
     def fields(self) -> Sequence[tuple[str, str]]:

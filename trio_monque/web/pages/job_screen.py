@@ -21,7 +21,7 @@ from .job_progress import RunProgress, progress_of, time_left
 from .job_timeline import timeline
 from .job_values import JobValue, job_values, shown_errors, shown_reason
 from .jobs_screen import state_of
-from .page_actions import OF_JOBS
+from .page_actions import OF_JOBS, RESUME
 from .schedule_times import schedule_view
 from .screen import PageCall, View
 from .shown_values import HIDDEN as HOOK_FAILED
@@ -75,6 +75,7 @@ async def _view_of(job: Job, call: PageCall) -> View:
     reasons = await call.monque.why_not_now(job)
     banner = banner_of(job, reasons, values, (now - _since(job, now)) / _SECOND)
     status = state_of(job, now)
+    is_paused = any(one.kind == "paused" for one in reasons)
     percent = None if banner is None or banner.progress is None else banner.progress.percent
     return View(
         "job.html",
@@ -83,7 +84,8 @@ async def _view_of(job: Job, call: PageCall) -> View:
             "job": job,
             "id": str(job.id),
             "status": status,
-            "is_paused": any(one.kind == "paused" for one in reasons),
+            "is_paused": is_paused,
+            "may_resume": is_paused and await call.may(RESUME.permission, {"name": job.name}),
             "attempt": attempt_of(job),
             "banner": banner,
             "happened": timeline(job, errors, reason, now),

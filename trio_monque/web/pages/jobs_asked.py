@@ -9,6 +9,7 @@ from typing import Any, Final, Literal
 
 from ...jobs.job import JobStatus
 from ...jobs.job_query import JobFilter, JobSort
+from ...jobs.job_selector import LIVE
 from ..answers import RefusedRequestError
 from ..api.field_filters import fields_in, is_field_key
 from ..api.moments import moment_in
@@ -64,6 +65,7 @@ TEXTS: Final[Mapping[str, tuple[str, str]]] = {
     "instance": ("instance", "Held by"),
 }
 """The filters by a text: each with the attribute of a JobFilter, and what its chip is called."""
+_LABELS: Final = dict(TEXTS.values())
 
 BY_DUE_DATE: Final = ("-next_run_at", "latest due date first")
 
@@ -139,6 +141,23 @@ class JobsAsked:
             return self.tab.sort, self.tab.order
         # The index by name has the due date next: by the time of enqueuing, a rare name would need a long search.
         return BY_DUE_DATE if "name" in self.conditions else ("-created_at", "newest first")
+
+    @property
+    def contradiction(self) -> str | None:
+        """Why no job can match, in the words of the page; None if there is no such reason."""
+        given = self.conditions.keys()
+        for one, other in (("fail_reason_prefix", "fail_reason"), ("unique_key", "unique_key_prefix")):
+            if given >= {one, other}:
+                return f"{_LABELS[one]} and {_LABELS[other]} cannot be combined: remove one of them."
+        status = None if self.tab is None else self.tab.status
+        if given & {"unique_key", "unique_key_prefix"}:
+            if "name" not in given:
+                return "A key belongs to a name: add the name to the filters."
+            if status not in (None, *LIVE):
+                return "Jobs are found by their key while they are due, later or running: choose another tab."
+        if "instance" in given and status not in (None, JobStatus.PROCESSING):
+            return "Only running jobs are held by an instance: choose another tab."
+        return None
 
     @property
     def names_only(self) -> bool:

@@ -28,6 +28,7 @@ COUNTED_MATCHES: Final = 10_000
 MOST_READ: Final = 5_000
 """Jobs that are read to count what no index has, such as an error: beside those that the list itself reads."""
 LONGEST_CELL: Final = 160
+NO_JOBS: Final = CursorPage(jobs=(), cursor=None, has_next_page=False, has_previous_page=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +66,7 @@ async def jobs_facts(call: PageCall) -> View:
     asked = jobs_asked(call.request.query_params.multi_items(), call.now)
     surface = call.dashboard.surface
     check_error_search(surface.hooks, bool(asked.conditions.keys() & {"fail_reason", "fail_reason_prefix"}))
-    page = await _page(call, asked)
+    page = NO_JOBS if asked.contradiction else await _page(call, asked)
     before, behind = cursors_around(page, asked.sort, asked.direction)
     overview = await call.monque.get_overview(max_age=FRESH)
     matching = await _matching(call, asked, overview, page)
@@ -101,7 +102,7 @@ async def _page(call: PageCall, asked: JobsAsked) -> CursorPage:
     surface = call.dashboard.surface
     try:
         wanted = asked.filter
-    except InvalidOptionError as error:  # Two conditions contradict each other: the sentence names them.
+    except InvalidOptionError as error:  # The sentence names the condition.
         raise RefusedRequestError(400, str(error)) from None
     check_fields(surface.hooks, surface.filters, wanted)
     return await call.monque.get_jobs_with_cursor(

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from ...client.bulk import DEFAULT_SPREAD
 from ..words.lengths import counted, grouped
 
 
@@ -24,6 +25,7 @@ class PageAction:
         is_danger: It cannot be undone.
         of: What stands between the label and its jobs.
         before: What it means, for the page that asks.
+        before_all: The same for all jobs that match, where that is something else.
         past: What was done, behind "214 jobs".
     """
 
@@ -33,6 +35,7 @@ class PageAction:
     states: frozenset[str]
     before: str
     past: str
+    before_all: str = ""
     bulk_permission: str | None = None
     label_of_many: str = ""
     label_of_all: str = ""
@@ -48,7 +51,8 @@ RETRY: Final = PageAction(
     bulk_permission="retryBulk",
     states=frozenset({"failed", "cancelled"}),
     before="Each becomes due at once, with all its attempts.",
-    past="due again",
+    before_all=f"They become due within {DEFAULT_SPREAD:.0f} seconds, evenly, with all their attempts.",
+    past="requeued",
 )
 CANCEL: Final = PageAction(
     key="cancel",

@@ -65,7 +65,7 @@ async def act(request: Request, dashboard: Dashboard) -> Response:
         action = result.answer.headers["location"].rpartition("/")[2]
         result.answer = RedirectResponse(f"{root}/actions/{action}", 303)
         return result
-    return RedirectResponse(f"{root}/{after(form.back, form.action.key, *_numbers(result))}", 303)
+    return RedirectResponse(f"{root}/{after(form.place_after, form.action.key, *_numbers(result))}", 303)
 
 
 def _numbers(result: Any) -> tuple[int, int]:
