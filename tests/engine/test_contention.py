@@ -144,7 +144,7 @@ def test_of_few_items_a_look_reads_a_part_only_while_others_take_them_too() -> N
     assert contention.reads(ahead) == ahead
 
 
-def test_end_of_one_backlog_says_nothing_about_the_next_one() -> None:
+def test_end_of_one_backlog_does_not_limit_the_looks_at_the_next_one() -> None:
     contention, ahead = contended(Contention(the_last)), {"a": 400}
     place = contention.passed_over(ahead, 0.0)["a"]
     contention.looked({"a": place}, {"a": 3}, short=["a"])

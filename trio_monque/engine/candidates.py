@@ -104,7 +104,7 @@ class Candidates(Generic[T]):
         return self._prefetch.has_more([group for group, most in wanted.items() if number[group] < most])
 
     def exhausted(self, demand: Demand) -> Set[str]:
-        """The groups of this demand that have no other items than those that claims have asked for, as far as is known."""
+        """The groups of this demand that have no items beside those that claims have asked for, as far as is known."""
         return self._prefetch.emptied(demand.groups.keys())
 
     @contextmanager
