@@ -14,7 +14,7 @@ from typing import Any
 
 from trio_monque import Monque, NewJob
 
-from . import contention, large_payloads, many_names, schedules
+from . import contention, large_payloads, many_names, raw_workers, schedules
 from .measuring import NAME, Bench, Db
 from .processes import LONGEST_BACKLOG, REPOSITORY, child
 from .report import Comparison, Figure
@@ -54,8 +54,25 @@ def _processes(bench: Bench) -> list[Figure]:
         figure(1, ()),
         figure(2, [Comparison(floor="one process", values=found["1"])]),
         figure(4, [Comparison(floor="two processes", values=found["2"], at_least=0.95)]),
+        *_raw_processes(bench),
         *_busy_processes(bench),
     ]
+
+
+def _raw_processes(bench: Bench) -> list[Figure]:
+    """What the machine leaves of four processes beside two, if they share a server and nothing else."""
+    with raw_workers.started(bench, 2) as two, raw_workers.started(bench, 4) as four:
+        for warmed in (two, four):
+            raw_workers.rate(bench, warmed, WARM_UP * len(warmed))
+        found = bench.in_turns(
+            {
+                str(len(workers)): partial(raw_workers.rate, bench, workers, bench.size.backlog)
+                for workers in (two, four)
+            }
+        )
+    what = "four raw processes, each claims and completes jobs of its own in batches of 100"
+    beside = [Comparison(floor="two of them", values=found["2"])]
+    return [Figure(part="F", key="F.raw 4", what=what, unit="jobs/s", values=found["4"], floors=beside)]
 
 
 def _busy_processes(bench: Bench) -> list[Figure]:

@@ -51,8 +51,8 @@ def now() -> datetime:
     return datetime.now(UTC)
 
 
-def due(at: datetime) -> Document:
-    return {"name": NAME, "status": "pending", "nextRunAt": {"$lte": at}, "claimedBy": None}
+def due(at: datetime, name: str = NAME) -> Document:
+    return {"name": name, "status": "pending", "nextRunAt": {"$lte": at}, "claimedBy": None}
 
 
 def held(at: datetime, token: str) -> Document:
@@ -125,10 +125,10 @@ def in_turn(jobs: Jobs, batch: int) -> None:
         jobs.bulk_write([UpdateOne({"_id": one["_id"], **fence(token)}, update) for one in mine], ordered=False)
 
 
-def claim(jobs: Jobs, ids: Sequence[Any]) -> str:
+def claim(jobs: Jobs, ids: Sequence[Any], name: str = NAME) -> str:
     """Returns the token of all of them."""
     at, token = now(), str(ObjectId())
-    claimed = jobs.update_many({"_id": {"$in": ids}, **due(at)}, held(at, token), hint=BY_ID).modified_count
+    claimed = jobs.update_many({"_id": {"$in": ids}, **due(at, name)}, held(at, token), hint=BY_ID).modified_count
     assert claimed == len(ids), "somebody else works on this collection"
     return token
 
@@ -138,7 +138,7 @@ def complete(jobs: Jobs, token: str, ids: Sequence[Any]) -> None:
     assert ended == len(ids), "somebody else works on this collection"
 
 
-def overlapping(jobs: Jobs, batch: int) -> None:
+def overlapping(jobs: Jobs, batch: int, name: str = NAME) -> None:
     claimed: queue.Queue[tuple[str, list[Any]] | None] = queue.Queue(maxsize=2)
 
     def settle() -> None:
@@ -149,11 +149,11 @@ def overlapping(jobs: Jobs, batch: int) -> None:
     completer.start()
     try:
         while True:
-            found = list(jobs.find(due(now()), sort=EARLIEST, limit=batch, batch_size=batch + 1))
+            found = list(jobs.find(due(now(), name), sort=EARLIEST, limit=batch, batch_size=batch + 1))
             if not found:
                 break
             ids = [one["_id"] for one in found]
-            claimed.put((claim(jobs, ids), ids))
+            claimed.put((claim(jobs, ids, name), ids))
     finally:
         claimed.put(None)
         completer.join()

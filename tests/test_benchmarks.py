@@ -103,7 +103,7 @@ def test_what_a_fleet_meets_is_measured_beside_what_is_usual(
     names = {f"F.names processor of {side}" for side in ("the client", "client and server")}
     few = {"F.few keys", "F.few commands"}
     payloads = {f"F.payloads {slots}" for slots in (10, 100)}
-    processes = {"F.run 1", "F.run 2", "F.run 4", "F.busy 1", "F.busy 2", "F.lost"}
+    processes = {"F.run 1", "F.run 2", "F.run 4", "F.raw 4", "F.busy 1", "F.busy 2", "F.lost"}
     assert set(figures) == names | few | payloads | processes | {"F.schedules processor", "F.schedules commands"}
     for key in names:
         assert (figures[key].floors[0].floor, figures[key].floors[0].at_most) == ("one name", 1.3)

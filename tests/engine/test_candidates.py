@@ -64,10 +64,14 @@ class Queue:
             raise self.fault
         self.is_known = True
         asked = wanted.keys() - self.closed
-        by_group = {group: [item for item in there if item[0] == group][passed_over.get(group, 0) :] for group in asked}
-        items = [item for group in sorted(asked) for item in by_group[group][: wanted[group]]]
-        exhausted = {group for group in asked if len(by_group[group]) < wanted[group]}
-        return FoundItems(items, asked, exhausted, exhausted & passed_over.keys(), is_whole=demand.suspects > 0)
+        by_group = {group: [item for item in there if item[0] == group] for group in asked}
+        short = {group for group, most in passed_over.items() if len(by_group[group]) < most + wanted[group]}
+        first = {group: passed_over.get(group, 0) if group not in short else 0 for group in asked}
+        items = [
+            item for group in sorted(asked) for item in by_group[group][first[group] : first[group] + wanted[group]]
+        ]
+        exhausted = {group for group in asked if len(by_group[group]) < first[group] + wanted[group]}
+        return FoundItems(items, asked, exhausted, short, is_whole=demand.suspects > 0)
 
 
 def group(name: str, count: int) -> list[Item]:
@@ -84,7 +88,7 @@ async def test_what_was_read_ahead_is_chosen_without_a_look_and_nothing_twice(au
     chosen: list[Item] = []
     for _ in range(5):
         batch = await candidates.choose(demand(5), NOW)
-        assert candidates.may_be_more(demand(5)) == (len(chosen) < 5)
+        assert candidates.may_be_more(demand(5), ()) == (len(chosen) < 5)
         with candidates.asking_for(batch) as answer:
             chosen += batch
             del queue.items[:5]
@@ -213,7 +217,7 @@ async def test_group_that_a_look_finds_closed_is_not_chosen_from(autojump_clock:
     queue = Queue([*group("a", 3), *group("b", 3)], closed={"a"}, is_known=False)
     candidates = Candidates(queue)
     assert await candidates.choose(demand(2, "a", "b"), NOW) == group("b", 2)
-    assert not candidates.may_be_more(demand(2, "a"))
+    assert not candidates.may_be_more(demand(2, "a"), ())
 
 
 async def test_look_without_what_this_claim_does_not_accept_does_not_serve_one_that_accepts_it(
@@ -246,6 +250,16 @@ async def lose_all(candidates: Candidates[Item]) -> None:
     """So that they come from elsewhere."""
     with candidates.asking_for(await candidates.choose(demand(2, force_look=True), NOW)) as answer:
         answer.won = 0
+
+
+async def test_group_is_exhausted_if_a_look_at_all_of_it_left_nothing_over(autojump_clock: MockClock) -> None:
+    candidates = Candidates(Queue([*group("a", 1), *group("b", 9), *group("c", 2)]))
+    of_all = demand(3, "a", "b", "c", "d")
+    with candidates.asking_for(await candidates.choose(of_all, NOW)) as answer:  # One of a, two of b.
+        answer.won = 3
+    assert candidates.exhausted(of_all) == {"a", "d"}  # One of c is left over, and b has more.
+    await candidates.choose(demand(3, "a", "d", force_look=True, suspects=0), NOW)
+    assert not candidates.exhausted(of_all)  # What suspects they have, that look did not see.
 
 
 async def test_they_come_from_elsewhere_where_others_are_as_fast(autojump_clock: MockClock) -> None:
@@ -283,8 +297,8 @@ async def test_of_few_items_that_others_take_too_little_is_read_ahead(autojump_c
     def knowing_of_others() -> Contention:
         contention = Contention(lambda below: 0)
         contention.took(5, 0)
-        contention.passed_over({"a": 5}, trio.current_time())
-        contention.looked(short=["a"])
+        passed_over = contention.passed_over({"a": 5}, trio.current_time())
+        contention.looked(passed_over, {"a": 5}, full=["a"], short=["a"])
         return contention
 
     async def most_read(contention: Contention) -> int:

@@ -128,23 +128,34 @@ def test_of_few_items_a_look_reads_a_part_only_while_others_take_them_too() -> N
     contended(contention)
     assert contention.reads(ahead) == ahead
     place = contention.passed_over({"a": 400}, 0.0)["a"]
-    contention.looked(short=["a"])
-    contention.passed_over({"c": 4}, 0.0)
-    contention.looked(short=["c"])
+    contention.looked({"a": place}, {"a": 400}, full=["a"], short=["a"])
+    of_c = contention.passed_over({"c": 4}, 0.0)
+    contention.looked(of_c, {"c": 4}, full=["c"], short=["c"])
     assert contention.reads(ahead) == {"a": max(LEAST_SHARE, place // SHARES), "b": 400, "c": 4}
-    contention.passed_over({"b": 400}, 0.0)
-    for _ in range(40):  # Nothing is left of this one.
-        contention.looked(short=["b"])
-        contention.passed_over({"b": 400}, 0.0)
+    contention.looked(contention.passed_over({"b": 400}, 0.0), {"b": 0}, short=["b"])  # Nothing is left of this one.
     assert contention.reads({"b": 400}) == {"b": LEAST_SHARE}
     for _ in range(80):  # There are more again.
-        contention.looked(full=["a", "b"])
+        contention.looked({}, {"a": 8, "b": 8}, full=["a", "b"])
     assert contention.reads(ahead) == ahead
     for _ in range(QUIET_TO_RETURN):
         contention.took(10, 10)
     assert not contention.is_spread
-    contention.looked(short=["a"])
+    contention.looked({"a": place}, {"a": 3}, short=["a"])
     assert contention.reads(ahead) == ahead
+
+
+def test_end_of_one_backlog_does_not_limit_the_looks_at_the_next_one() -> None:
+    contention, ahead = contended(Contention(the_last)), {"a": 400}
+    place = contention.passed_over(ahead, 0.0)["a"]
+    contention.looked({"a": place}, {"a": 3}, short=["a"])
+    assert contention.reads(ahead) == {"a": LEAST_SHARE}
+    at_head = contention.passed_over({"a": LEAST_SHARE}, 0.0)
+    assert at_head == {}
+    contention.looked(at_head, {"a": 2}, full=["a"])  # Not more than there were.
+    assert contention.reads(ahead) == {"a": LEAST_SHARE}
+    contention.looked(at_head, {"a": 100}, full=["a"])
+    assert contention.reads(ahead) == ahead
+    assert contention.passed_over(ahead, 0.0)["a"] > 100
 
 
 def test_group_that_is_too_short_is_looked_at_where_it_still_has_something() -> None:
@@ -154,8 +165,8 @@ def test_group_that_is_too_short_is_looked_at_where_it_still_has_something() -> 
     for _ in range(30):
         passed = contention.passed_over(reads, 0.0)
         short = [group for group, count in passed.items() if count + 10 > holds[group]]
-        full = [group for group in reads if group not in short and holds[group] >= 10]
-        contention.looked(full=full, short=short)
+        full = [group for group in reads if holds[group] >= 10]
+        contention.looked(passed, {group: min(10, holds[group]) for group in reads}, full=full, short=short)
         contention.took(20, 0 if short else 20)
         of_a.append(passed.get("a", 0))
         of_b.append(passed.get("b", 0))
@@ -170,7 +181,7 @@ def test_few_items_have_places_that_are_near_to_each_other() -> None:
     reads = {"a": 100}
     contention.took(100, 0)
     depth = contention.passed_over(reads, 0.0)["a"]
-    contention.looked(short=["a"])  # It has no more than that.
+    contention.looked({"a": depth}, {"a": 100}, full=["a"], short=["a"])  # It has no more than that.
     chooses_the_last = False
     places = set[int]()
     for _ in range(2000):

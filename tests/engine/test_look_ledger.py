@@ -107,6 +107,29 @@ def test_is_behind_for_a_moment_after_a_look_that_left_something() -> None:
     assert not ledger.is_behind(10.1)
 
 
+def test_is_not_behind_while_a_group_without_items_has_free_slots() -> None:
+    ledger = LookLedger()
+    ledger.looked(ledger.begin(), DEMAND, 3, more=False, took_all=False, now=10.0, exhausted={"b"})
+    assert not ledger.is_behind(10.0)
+
+
+def test_full_look_left_some_only_for_groups_that_may_have_more() -> None:
+    ledger = LookLedger()
+
+    def look(got: int, exhausted: set[str]) -> None:
+        ledger.looked(ledger.begin(), DEMAND, got, more=False, took_all=False, now=0.0, exhausted=exhausted)
+
+    look(3, {"b"})
+    assert [ledger.left_some_for(Demand(1, dict.fromkeys(groups, 1))) for groups in ("a", "b", "ab", "")] == [
+        True,
+        False,
+        True,
+        False,
+    ]
+    look(2, set())
+    assert not ledger.left_some_for(DEMAND)
+
+
 @pytest.mark.parametrize(("has_polls", "most"), [(True, MOST_FRUITLESS), (False, MOST_FRUITLESS_WITHOUT_POLLS)])
 def test_gives_up_after_too_many_lost_races_in_a_row_and_then_counts_anew(has_polls: bool, most: int) -> None:
     ledger = LookLedger(has_polls=has_polls)

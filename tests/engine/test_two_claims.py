@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -15,6 +15,7 @@ from tests.support.shelf import NotNowError, Shelf, engine_with_slots, running, 
 from tests.support.thoroughly import one_in
 from trio_monque.engine.demand import Demand, Granted, KnownItem
 from trio_monque.engine.look_ledger import WORTH_HALVING
+from trio_monque.engine.run import Run
 from trio_monque.engine.slots import Slots
 
 
@@ -66,6 +67,29 @@ async def test_few_slots_are_not_halved(autojump_clock: MockClock) -> None:
         await trio.sleep(60)
     assert len(shelf.settled) == 10 * few
     assert (max(shelf.demanded), shelf.most_at_once) == (few, 1)
+
+
+class Contended(Recorded):
+    """Others were faster with some of what the first claim has asked for."""
+
+    async def claim(self, demand: Demand) -> Granted[int]:
+        if self.demanded:
+            return await super().claim(demand)
+        granted = await super().claim(replace(demand, total=demand.total - 4))
+        return Granted(granted.claims, more=True)
+
+
+async def test_slots_that_a_claim_did_not_fill_and_those_of_runs_that_end_at_once_are_claimed_together(
+    autojump_clock: MockClock,
+) -> None:
+    async def end_at_once(run: Run[int]) -> None:
+        await trio.lowlevel.checkpoint_if_cancelled()
+
+    shelf = Contended(items=list(range(36)), claim_takes=1.0, handler=end_at_once)
+    async with running(engine_with_slots(shelf, 10)):
+        await trio.sleep(60)
+    assert len(shelf.settled) == 36
+    assert shelf.demanded[:4] == [6, 10, 10, 10]  # Not the four first, which would stay a claim of their own.
 
 
 async def test_all_slots_are_filled_although_no_run_ends(autojump_clock: MockClock) -> None:

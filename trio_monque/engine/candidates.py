@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -95,9 +96,16 @@ class Candidates(Generic[T]):
         # Asked again: the look may have shown a group that must not be claimed from.
         return finder.choose(self._prefetch.candidates(finder.groups(demand), finder.accepts(demand)), demand)
 
-    def may_be_more(self, demand: Demand) -> bool:
-        """Whether there may be more items than those that were chosen for this demand."""
-        return self._prefetch.has_more(self._finder.groups(demand).keys())
+    def may_be_more(self, demand: Demand, chosen: Sequence[T]) -> bool:
+        """Whether more items may start than those that were chosen for this demand."""
+        number = Counter(map(self._finder.group_of, chosen))
+        wanted = self._finder.groups(demand)
+        # Not of a group that got all that it could start, although it has more: a look for it would find no slot.
+        return self._prefetch.has_more([group for group, most in wanted.items() if number[group] < most])
+
+    def exhausted(self, demand: Demand) -> Set[str]:
+        """The groups of this demand that have no items beside those that claims have asked for, as far as is known."""
+        return self._prefetch.emptied(demand.groups.keys())
 
     @contextmanager
     def asking_for(self, chosen: Sequence[T]) -> Iterator[Answer]:
@@ -147,4 +155,6 @@ class Candidates(Generic[T]):
             unread=found.unread,
             is_running_here=demand.is_running_here,
         )
-        self.contention.looked(full=prefetch.full, short=found.short)
+        number = Counter(map(self._finder.group_of, found.items))
+        of_each = {group: number[group] for group in found.asked}
+        self.contention.looked(passed_over, of_each, full=prefetch.full, short=found.short)

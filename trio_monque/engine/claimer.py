@@ -9,7 +9,7 @@ A claim either *looks* (`ClaimSource.claim`: which items are due? take these), o
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence, Set
 from dataclasses import replace
 from enum import Enum, auto
 from functools import partial
@@ -47,10 +47,11 @@ class _Shown(Enum):
 
 
 class _Brought(NamedTuple):
-    """The answer to a claim: the group of each item that it brought, and whether more may be due."""
+    """The answer to a claim: the group of each item that it brought, and what else may be due (see `Granted`)."""
 
     groups: Sequence[str]
     more: bool
+    exhausted: Set[str]
 
 
 class Claimer(Generic[ClaimT, SettlementT]):
@@ -136,8 +137,8 @@ class Claimer(Generic[ClaimT, SettlementT]):
                 continue
             self._delay = FIRST_RETRY
             if found is _Shown.MORE:
-                # A turn for the runs that were just started, and for the other task. Not LOOK: nothing was announced.
-                await trio.lowlevel.checkpoint()
+                # Turns for the runs that were just started, and for the other task. Not LOOK: nothing was announced.
+                await self._join()
                 wake = GO_ON
                 continue
             # Both tasks share this progress. While the other task has a claim in flight, its answer may be overdue.
@@ -147,10 +148,14 @@ class Claimer(Generic[ClaimT, SettlementT]):
                 self._waker.looked(self._slots.demand().groups.keys())
             wake = await self._wake.wait()
             if wake.room:
-                for _ in range(TURNS_TO_JOIN):
-                    await trio.lowlevel.checkpoint()
+                await self._join()
         # The signal wakes one task at a time: this passes the end on to the other one, if that still waits.
         self._wake.set()
+
+    async def _join(self) -> None:
+        """Returns when the slots that become free together are free."""
+        for _ in range(TURNS_TO_JOIN):
+            await trio.lowlevel.checkpoint()
 
     async def _claim_for(self, wake: Wake, running: trio.Nursery) -> _Shown:
         if wake.look or not self._ledger.is_all_taken:
@@ -195,15 +200,16 @@ class Claimer(Generic[ClaimT, SettlementT]):
         brought = await self._ask(partial(self._source.claim, demand), demand, running)
         if brought is None:
             return _Shown.FAILED
-        groups, more = brought
+        groups, more, exhausted = brought
         is_all = took_all(demand, slots.groups, groups, more=more)
-        ledger.looked(look, demand, len(groups), more=more, took_all=is_all, now=trio.current_time())
+        now = trio.current_time()
+        ledger.looked(look, demand, len(groups), more=more, took_all=is_all, now=now, exhausted=exhausted)
         # Other instances win each race, or nothing that is due can be claimed: without this, it would look without end.
         if ledger.gives_up():
             self._waker.look_again()
             return _Shown.ALL
         # It got all that it asked for, so there may be more, and slots have become free meanwhile.
-        again = more or (ledger.was_full and slots.demand().total > 0)
+        again = more or ledger.left_some_for(slots.demand())
         return _Shown.MORE if again else _Shown.ALL
 
     async def _take(self, item: KnownItem, running: trio.Nursery) -> _Shown:
@@ -238,7 +244,7 @@ class Claimer(Generic[ClaimT, SettlementT]):
         try:
             with self._slots.reserved(demand):
                 # There was more than the last claim asked for: the other task asks for the other half of the slots.
-                if self._ledger.was_full and self._slots.demand().total > 0:
+                if self._ledger.left_some_for(self._slots.demand()):
                     self._wake.go_on()
                 granted = await claim()
         except Exception as error:
@@ -250,7 +256,7 @@ class Claimer(Generic[ClaimT, SettlementT]):
         else:  # Not in the `try`: an error of ours in `_start` must not pass for an outage.
             self.progress.answered(len(granted.claims))
             # No checkpoint since the reservation ended: `hold` takes the slots before another claim can ask for them.
-            return _Brought(self._start(granted, sent, running), granted.more)
+            return _Brought(self._start(granted, sent, running), granted.more, granted.exhausted)
         finally:
             # After `_start`, so that what waits for the claims in flight finds their runs in `held`.
             self._ledger.answered(number)

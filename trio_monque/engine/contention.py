@@ -111,19 +111,38 @@ class Contention:
         # Not at the head, if there is another place: each instance looks there now and then, and would meet this one.
         return step * (1 + self._draw(number - 1)) if number > 1 else 0
 
-    def looked(self, *, full: Collection[str] = (), short: Collection[str] = ()) -> None:
+    def looked(
+        self,
+        passed_over: Mapping[str, int],
+        found: Mapping[str, int],
+        *,
+        full: Collection[str] = (),
+        short: Collection[str] = (),
+    ) -> None:
         """How that look went.
 
         Args:
+            passed_over: What `passed_over` has returned for it.
+            found: How many candidates each group had that was looked at.
             full: The groups that had as many candidates as were wanted: there may be more.
-            short: The groups that had fewer behind those that were passed over.
+            short: The groups that had fewer behind those that were passed over, so that they were read from the head.
         """
-        for group in short:
-            # The group does not reach as far as this place: the next draw is from those before it.
-            self._depth[group] = self._places.pop(group, 0)
-        for group in full:
-            if group in self._depth and group not in short:
-                self._depth[group] += 1 + self._depth[group] // 8
+        if not self._is_spread:
+            return
+        for group, count in found.items():
+            if group in short:
+                # The group does not reach as far as this place: the next draw is from those before it.
+                self._depth[group] = self._places.pop(group, 0)
+            if group not in full:
+                self._depth[group] = count  # These are all.
+            elif group in self._depth and group not in short:
+                if passed_over.get(group, 0) + count > self._depth[group]:
+                    # A new backlog: how far it reaches is as unknown as at first. Without this, what is known of the
+                    # end of the last one would keep looks and claims small.
+                    del self._depth[group]
+                    self._places.pop(group, None)
+                else:
+                    self._depth[group] += 1 + self._depth[group] // 8
 
     def took(self, tried: int, won: int, *, is_all: bool = False) -> None:
         """How a take of candidates went.

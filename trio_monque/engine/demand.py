@@ -75,10 +75,12 @@ class Granted(Generic[ClaimT]):
     Attributes:
         claims: The engine holds them from now on.
         more: Whether more may be due: it is worth asking again at once.
+        exhausted: The groups that have no other due items, as far as is known.
     """
 
     claims: Sequence[ClaimT]
     more: bool = False
+    exhausted: Set[str] = frozenset()
 
 
 class ClaimTraits(NamedTuple):

@@ -74,6 +74,7 @@ class LookLedger:
         self.claims_sent = 0
         self.is_all_taken = False
         self.was_full = False
+        self._exhausted: Set[str] = frozenset()
         self._most_fruitless = MOST_FRUITLESS if has_polls else MOST_FRUITLESS_WITHOUT_POLLS
         self._in_flight: set[int] = set()
         self._announced = 0
@@ -123,7 +124,17 @@ class LookLedger:
             self._covered = self._announced
         return Look(self._announced, self._left_behind)
 
-    def looked(self, look: Look, demand: Demand, got: int, *, more: bool, took_all: bool, now: float) -> None:
+    def looked(
+        self,
+        look: Look,
+        demand: Demand,
+        got: int,
+        *,
+        more: bool,
+        took_all: bool,
+        now: float,
+        exhausted: Set[str] = frozenset(),
+    ) -> None:
         """A look was answered.
 
         Args:
@@ -133,10 +144,13 @@ class LookLedger:
             more: More may be due.
             took_all: See `took_all`.
             now: On trio's clock.
+            exhausted: The groups that have no other due items, as far as is known.
         """
         self.was_full = got == demand.total
+        self._exhausted = exhausted
         leaves = more or self.was_full
-        self._left_at = now if leaves else -math.inf
+        # Not while a group that has nothing has free slots: an item of it can start as soon as it is announced.
+        self._left_at = now if leaves and not exhausted else -math.inf
         if leaves:
             self.is_all_taken = False
         elif (look.announced, look.left_behind) == (self._announced, self._left_behind):
@@ -144,6 +158,14 @@ class LookLedger:
         self._left_behind += more
         # Only looks that found something: one that found nothing lost nothing to others.
         self._fruitless = self._fruitless + 1 if more and not got else 0
+
+    def left_some_for(self, demand: Demand) -> bool:
+        """Whether the last look got as many items as it asked for, and may have left some that this demand is for.
+
+        Not if all free slots are those of groups that have nothing: while one group has a backlog and takes all of its
+        slots, each of its claims would be followed by a look for the others. These are in the next look as well.
+        """
+        return self.was_full and not demand.groups.keys() <= self._exhausted
 
     def gives_up(self) -> bool:
         """Whether too many looks in a row claimed none of the due items that they found. If so, counts anew."""

@@ -147,6 +147,12 @@ class Prefetch(Generic[T]):
         """Whether these groups may have more items than were read."""
         return not self.full.isdisjoint(wanted)
 
+    def emptied(self, groups: Set[str]) -> Set[str]:
+        """Those of these groups that the last look has read to the end, and that have no candidates left."""
+        if not self._is_whole:
+            return frozenset()
+        return frozenset(group for group in groups if group in self._exhausted and not self._groups.get(group))
+
     def look(self) -> None:
         """A look begins; one at a time."""
         self._gone = set(self._in_flight)

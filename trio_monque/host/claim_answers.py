@@ -188,7 +188,7 @@ class Claiming(Taking[StampT, TakenT], Generic[ItemT, StampT, TakenT]):
         now = await self._time.refreshed(self._db_threads, Channel.CLAIMS)
         chosen = await self.candidates.choose(demand, now)
         # If as many were chosen as are demanded, nothing more could start, so there is no reason to ask again at once.
-        may_be_more = len(chosen) < demand.total and self.candidates.may_be_more(demand)
+        may_be_more = len(chosen) < demand.total and self.candidates.may_be_more(demand, chosen)
         if not chosen:
             return Granted([], more=may_be_more)
         stamp = new_stamp(chosen, now)
@@ -198,4 +198,5 @@ class Claiming(Taking[StampT, TakenT], Generic[ItemT, StampT, TakenT]):
             taken = await self._take(partial(take, chosen, stamp, now), stamp, len(chosen))
             answer.tried = len(chosen) if taken.tried is None else taken.tried
             answer.won = len(taken.items)
-        return Granted(taken.items, more=taken.more or may_be_more)
+        exhausted = self.candidates.exhausted(demand)
+        return Granted(taken.items, more=taken.more or may_be_more, exhausted=exhausted)

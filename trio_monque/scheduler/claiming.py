@@ -10,6 +10,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Iterable, Sequence, Set
+from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from typing import Final
@@ -151,7 +152,7 @@ class JobClaims:
         # A suspect is claimed alone, so other due jobs may wait behind it.
         first = granted.claims[0] if granted.claims else None
         is_alone = first is not None and first.rescues > 0 and is_suspect(first)
-        return Granted(granted.claims, more=granted.more or is_alone)
+        return replace(granted, more=granted.more or is_alone)
 
     def _stamp(self, _chosen: Sequence[Job], now: datetime) -> ClaimStamp:
         self._beats.claimed(now)

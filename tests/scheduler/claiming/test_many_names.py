@@ -8,11 +8,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+import trio
 from trio.testing import MockClock
 
 from tests.support.looks import Reads
 from trio_monque import Monque, NewJob, RunningJob, Workers
 from trio_monque.engine import prefetch
+from trio_monque.engine.look_ledger import WORTH_HALVING
 from trio_monque.store.driver.types import Database
 from trio_monque.testing import SchedulerOpener, drain
 
@@ -62,6 +64,27 @@ async def test_name_that_alone_has_jobs_gets_all_slots_with_the_second_look(
     assert len(started) == 3 * SLOTS
     assert reads.numbers[0] == 4  # The least share.
     assert reads.numbers[1] >= SLOTS - 4
+
+
+@pytest.mark.parametrize("number", [2, 3])
+async def test_names_without_jobs_do_not_cost_the_claims_of_another_one_further_looks(
+    db: Database, open_test_scheduler: SchedulerOpener, reads: Reads, autojump_clock: MockClock, number: int
+) -> None:
+    # Two claims share the slots of these names. The name with jobs has as many as a claim takes, or fewer.
+    names, slots = NAMES[:number], WORTH_HALVING // 2
+    await Monque(db).enqueue_many([NewJob(names[0]) for _ in range(4 * slots)])
+    workers = Workers()
+
+    async def handle(job: RunningJob[Any]) -> None:
+        await trio.sleep(1)
+
+    for name in names:
+        workers.register(name, handle, concurrency=slots)
+    async with open_test_scheduler(workers) as scheduler:
+        await drain(scheduler)
+    # The first look and the last ones do not know what there is.
+    claimed = [place for place, number in enumerate(reads.numbers) if number]
+    assert reads.numbers[claimed[1] : claimed[-1] + 1] == [slots] * 3, reads.numbers
 
 
 @pytest.mark.parametrize("priority", [3, 10])
