@@ -76,6 +76,7 @@ class Filled:
     def _questions(self) -> Iterator[Mapping[str, str]]:
         back = {"back": f"jobs/{self.ids['failed']}"}
         yield {"do": "cancel-run", "id": self.ids["running"], **back}
+        yield {"do": "move", "id": self.ids["schedule"], "back": "schedules"}
         yield {"do": "delete", "id": self.ids["failed"], **back}
         yield {"do": "retry", "all": "1", "status": "failed", "name": self.name, "error": self.name, "since": "1h"}
         yield {"do": "pause", "target": self.name, **back}
@@ -110,7 +111,7 @@ def fill(db: Database, text: str = "mail") -> Filled:
     made["schedule"] = [
         job_document(
             f"{text} daily",
-            unique_key=cron,
+            unique_key=f"{text} {cron}",
             repeatInterval=cron,
             next_run_at=now + HOUR,
             **{**fields, "timezone": zone},

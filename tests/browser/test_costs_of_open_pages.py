@@ -123,5 +123,5 @@ def test_many_changes_leave_nothing_in_the_memory_of_a_page(visit: Visits, jobs:
     # What was fetched is an element no more once it is merged, perhaps a moment later.
     wait_until(lambda: kept()["documents"] == 1, "one document is left", pause=0.1)
     before = kept()
-    change(9)
+    change(6)
     wait_until(lambda: kept() == before, f"no more is kept than before: {before}", pause=0.1)

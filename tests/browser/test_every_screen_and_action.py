@@ -7,43 +7,31 @@ the content policy.
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
 from tests.browser.every_screen import fill
+from tests.browser.looks import LOOKS, LooksOfPage
 from tests.support.browser import Visit, Visits, axe_core
 from trio_monque.store.driver.types import Collection
 
 if TYPE_CHECKING:
     from playwright.sync_api import Locator
 
-LOOKS: Final[dict[str, dict[str, Any]]] = {
-    "light": {"color_scheme": "light"},
-    "dark": {"color_scheme": "dark"},
-    "phone": {
-        "color_scheme": "dark", "viewport": {"width": 390, "height": 844}, "has_touch": True, "is_mobile": True
-    },
-}  # fmt: skip
-ASK_AXE: Final = """async () => (await axe.run(document, {
-    preload: false, resultTypes: ["violations"], runOnly: ["wcag2a", "wcag2aa", "wcag21aa", "best-practice"],
-})).violations.map((one) => `${one.id}: ${one.nodes.map((node) => node.html).join(" ")}`)"""
 
-
-@pytest.mark.parametrize("look", LOOKS)
-def test_every_screen_can_be_used_by_everyone(visit: Visits, jobs: Collection, look: str) -> None:
+def test_every_screen_can_be_used_by_everyone(visit: Visits, jobs: Collection) -> None:
     filled = fill(jobs.database)
-    one = visit(**LOOKS[look])
+    one = visit()
     one.page.add_init_script(path=axe_core())
-    faults: dict[str, Any] = {}
+    looks, faults = LooksOfPage(one), dict[str, Any]()
     for path in filled.screens():
         one.go(path)
-        faults[path] = one.evaluate(ASK_AXE)
-        assert one.evaluate("document.documentElement.scrollWidth") <= one.evaluate("innerWidth"), path
+        faults |= looks.faults(path)
     one.go()
     one.page.locator(".keys").click()
-    faults["keys"] = one.evaluate(ASK_AXE)
-    assert {path: found for path, found in faults.items() if found} == {}
+    assert {**faults, **looks.faults("keys")} == {}
 
 
 class Person:
@@ -65,6 +53,15 @@ class Person:
         self.visit.go(path)
         self.press(self.button(label))
         self.visit.expect(".notice").to_have_text(notice)
+
+    def moves(self, path: str, at: str) -> None:
+        """Press "Move…" on a page, and choose a moment."""
+        self.visit.go(path)
+        self.press(self.button("Move…"))
+        self.visit.expect("h1").to_have_text("Move 1 job?")
+        self.visit.page.get_by_label("Due at").fill(at)
+        self.press(self.visit.page.locator("main button.btn"))
+        self.visit.expect(".notice").to_have_text("1 job is moved.")
 
     def is_asked(self, path: str, label: str, question: str, notice: str, *, chosen: int = 0) -> None:
         """Press a button of a page that asks first, and confirm."""
@@ -90,6 +87,7 @@ def test_every_action_on_one_job_can_be_done(visit: Visits, jobs: Collection, lo
     person.visit.expect("main .st").to_have_text("due")
     person.does(page_of["later"], "Run now", "1 job is due now.")
     person.does(page_of["due"], "Cancel", "1 job is cancelled.")
+    person.moves(page_of["schedule"], "2040-01-02T03:04")
     person.does(page_of["schedule"], "Run now", "1 job is due now.")
     person.is_asked(page_of["running"], "Cancel the run…", "Cancel the run of 1 job?", "1 job is asked to end.")
     person.is_asked(page_of["done"], "Delete…", "Delete 1 job?", "1 job is deleted.")
@@ -103,8 +101,24 @@ def test_every_action_on_many_jobs_can_be_done(visit: Visits, jobs: Collection, 
     person.is_asked("errors", "Retry all 2…", "Retry 2 jobs?", "2 jobs are requeued.")
     person.is_asked("jobs?status=due", "Cancel…", "Cancel 2 jobs?", "2 jobs are cancelled.", chosen=2)
     person.is_asked("jobs?status=done", "Delete…", "Delete 1 job?", "1 job is deleted.", chosen=1)
+    person.is_asked(
+        "jobs?status=running", "Cancel the runs…", "Cancel the run of 2 jobs?", "2 jobs are asked to end.", chosen=2
+    )
+    person.is_asked(
+        "jobs?status=running&name=mail", "Cancel all runs…", "Cancel the run of 5 jobs?", "4 jobs are asked to end."
+    )
     person.is_asked("jobs?status=later&name=mail+daily", "Cancel all…", "Cancel 2 jobs?", "2 jobs are cancelled.")
     person.is_asked("jobs?status=cancelled&name=mail", "Delete all…", "Delete 5 jobs?", "5 jobs are deleted.")
+
+
+@pytest.mark.parametrize("look", IN_EACH_LOOK)
+def test_every_action_on_schedules_can_be_done(visit: Visits, jobs: Collection, look: str) -> None:
+    fill(jobs.database)
+    person = Person(visit(**LOOKS[look], timezone_id="Asia/Kathmandu"), look)
+    person.moves("schedules", "2040-01-02T03:04")
+    assert jobs.count_documents({"nextRunAt": datetime(2040, 1, 1, 21, 19, tzinfo=UTC)}) == 1
+    person.does("schedules", "Run now", "1 job is due now.")
+    assert jobs.count_documents({"name": "mail daily", "nextRunAt": {"$lte": datetime.now(UTC)}}) == 1
 
 
 @pytest.mark.parametrize("look", IN_EACH_LOOK)
@@ -179,7 +193,7 @@ def test_every_key_can_be_pressed(visit: Visits, jobs: Collection, look: str) ->
     press("Enter")
     one.page.wait_for_url("**/jobs?name=mail")
     one.go("jobs?status=failed")
-    for key in ("j", "x", "j", "k", "r"):
+    for key in ("j", "x", "j", "x", "k", "x", "r"):  # The second row is chosen, the first one no longer.
         press(key)
     one.expect("h1").to_have_text("Retry 1 job?")
     one.go("jobs?status=failed")

@@ -242,6 +242,8 @@ def test_the_last_good_page_stays_and_says_how_old_it_is(visit: Visits, jobs: Co
     one.go()
     one.expect_live()
     one.expect(VITAL).to_have_text("1")
+    # From here on, its time passes only where the test lets it: between two refusals, nothing is read.
+    one.page.clock.pause_at(datetime.fromtimestamp(one.evaluate("Date.now()") / 1000 + 5, UTC))
     where, other = f"{visit.url}/", "<html><body><main>other</main></body></html>"
     for status, words in REFUSALS.items():
         one.page.route(where, partial(refuse, status, other))

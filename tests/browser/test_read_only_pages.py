@@ -15,7 +15,13 @@ from trio_monque.store.driver.types import Collection
 CHANGES: Final = "main form[method=post], main a[href*='/confirm'], td.c-box, .bulk, main .danger"
 
 
-@pytest.mark.parametrize("place", [READS_ONLY, READ_ONLY], ids=["without authorize", "read_only"])
+PLACES: Final = [
+    pytest.param(READS_ONLY, id="without authorize"),
+    pytest.param(READ_ONLY, id="read_only", marks=pytest.mark.full),
+]
+
+
+@pytest.mark.parametrize("place", PLACES)
 def test_no_screen_shows_a_button(visit: Visits, jobs: Collection, place: str) -> None:
     filled = fill(jobs.database)
     Monque(jobs.database).sync_in_loop.pause("mail", by="dana")
@@ -29,6 +35,14 @@ def test_no_screen_shows_a_button(visit: Visits, jobs: Collection, place: str) -
     one.expect("h1").to_have_text("Action denied")
     # The same screens have them for those who may do all.
     other = visit()
-    for path in ("", "jobs?status=failed", "jobs?name=mail", "errors", "claims/orders", f"jobs/{filled.ids['failed']}"):
+    for path in (
+        "",
+        "jobs?status=failed",
+        "jobs?name=mail",
+        "errors",
+        "schedules",
+        "claims/orders",
+        f"jobs/{filled.ids['failed']}",
+    ):
         other.go(path)
         assert other.page.locator(CHANGES).count() > 0, path

@@ -46,6 +46,32 @@ def test_moments_are_in_the_zone_of_the_viewer(visit: Visits, jobs: Collection) 
     assert abs((first - first.replace(hour=begin.hour, minute=begin.minute)).total_seconds()) <= 180
 
 
+@pytest.mark.parametrize(
+    ("zone", "begins", "chosen", "becomes"),
+    [
+        ("Asia/Kathmandu", "2040-07-02T09:19:05", "2040-07-02T10:00", datetime(2040, 7, 2, 4, 15, tzinfo=UTC)),
+        ("America/New_York", "2040-07-01T23:34:05", "2040-12-02T10:00:07", datetime(2040, 12, 2, 15, 0, 7, tzinfo=UTC)),
+        (None, "2040-07-02T03:34:05", "2040-07-02T10:00", datetime(2040, 7, 2, 10, tzinfo=UTC)),
+    ],
+    ids=["Kathmandu", "New York in winter", "without script"],
+)
+def test_a_schedule_is_moved_by_the_clock_of_the_viewer(
+    visit: Visits, jobs: Collection, zone: str | None, begins: str, chosen: str, becomes: datetime
+) -> None:
+    due = datetime(2040, 7, 2, 3, 34, 5, tzinfo=UTC)
+    jobs.insert_one(job_document("daily", repeatInterval="0 6 * * *", unique_key="d", next_run_at=due))
+    one = visit(java_script_enabled=False) if zone is None else visit(timezone_id=zone)
+    one.go("schedules")
+    one.page.get_by_role("link", name="Move…").click()
+    one.expect(".ask .zone").to_have_text(re.compile("^Asia/K" if zone == "Asia/Kathmandu" else zone or "UTC"))
+    field = one.page.get_by_label("Due at")
+    assert field.input_value() == begins
+    field.fill(chosen)
+    one.page.get_by_role("button", name="Move 1 job").click()
+    one.expect(".notice").to_have_text("1 job is moved.")
+    assert [job["nextRunAt"] for job in jobs.find()] == [becomes]
+
+
 def test_ages_count_on_in_the_words_of_the_server(visit: Visits, jobs: Collection) -> None:
     one = visit()
     one.page.clock.install()
@@ -120,8 +146,10 @@ def test_keys_go_to_screens_and_rows_and_stay_out_of_fields(visit: Visits, jobs:
     press("j")
     one.page.wait_for_url("**/jobs")
     one.go("jobs?status=failed")
-    for key in "jjkjx":
+    at = "[...document.querySelectorAll('table.jobs tbody tr')].indexOf(document.activeElement.closest('tr'))"
+    for key, row in (("j", 0), ("j", 1), ("j", 2), ("j", 2), ("k", 1), ("k", 0), ("k", 0), ("j", 1), ("x", 1)):
         press(key)
+        assert one.evaluate(at) == row, key
     assert [box.is_checked() for box in one.page.locator("td.c-box input").all()] == [False, True, False]
     one.page.locator("#choose-all").check()
     one.expect("#chosen-count").to_have_text("3 chosen:")

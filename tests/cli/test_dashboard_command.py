@@ -5,10 +5,6 @@ from __future__ import annotations
 import re
 import signal
 import socket
-import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import pytest
 
@@ -19,24 +15,7 @@ from trio_monque.embedded import EmbeddedServer
 from trio_monque.store.driver.types import Database
 
 from .dashboard_browser import Browser
-from .demo_process import REPOSITORY, environment
-
-
-@contextmanager
-def served(mongod: EmbeddedServer, db: Database, *options: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """The process, and the link that it has printed."""
-    command = [sys.executable, "-m", "trio_monque", "dashboard", "--listen", "127.0.0.1:0", *options]
-    command += ["--uri", uri_of_database(mongod.uri, db.name)]
-    with subprocess.Popen(
-        command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=REPOSITORY
-    ) as process:
-        try:
-            assert process.stdout is not None
-            lines = [process.stdout.readline() for _ in range(2)]
-            assert lines[0] == f"{db.name}.monque_jobs is shown at\n", (lines, process.stderr and process.stderr.read())
-            yield process, lines[1].strip()
-        finally:
-            process.kill()
+from .dashboard_process import served
 
 
 @pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM])

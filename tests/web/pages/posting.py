@@ -29,13 +29,13 @@ def hidden_fields(page: str) -> list[tuple[str, str]]:
     return parse_qsl(html.unescape(re.findall(r'name="asked" value="([^"]*)"', page)[0]))
 
 
-def sent(app: ASGIApp, page: str) -> httpx.Response:
-    """The answer to the first form of a page, as a browser sends it."""
+def sent(app: ASGIApp, page: str, **filled: str) -> httpx.Response:
+    """The answer to the first form of a page, as a browser sends it, with what a person has filled in."""
     fields = re.findall(
         r'<input type="hidden" name="([^"]*)" value="([^"]*)">',
         page.partition('action="/act"')[2].partition("</form>")[0],
     )
-    return post(app, **{key: html.unescape(value) for key, value in fields})
+    return post(app, **{key: html.unescape(value) for key, value in fields}, **filled)
 
 
 def failed(db: Database, number: int, name: str = "mail", **fields: Any) -> list[str]:

@@ -14,6 +14,7 @@ from typing import Any, Final
 import bson
 from bson.codec_options import CodecOptions
 from bson.raw_bson import RawBSONDocument
+from bson.timestamp import Timestamp
 from pymongo import ReadPreference
 from pymongo.command_cursor import CommandCursor
 
@@ -35,6 +36,10 @@ ALL_REGIONS: Final = frozenset({NAMES, ERRORS, SCHEDULES, INSTANCES, MINUTES})
 
 LONGEST_READ: Final = 1.0
 """Seconds that one read waits for a change."""
+
+OVERLAP: Final = 5
+"""Seconds before its opening at which a narrow stream begins. So it has what came while the streams were changed, also
+what a majority of the servers had not confirmed by then."""
 
 _STATUS, _DUE, _CRON = (FIELD[name] for name in ("status", "next_run_at", "schedule.cron"))
 _WRITTEN: Final = "updateDescription.updatedFields."
@@ -154,7 +159,7 @@ def open_regions(jobs: JobCollection, only: Collection[ObjectId] | None = None) 
         read_concern=MAJORITY,
     )
     pipeline: list[dict[str, Any]] = [
-        {"$changeStream": {}},
+        {"$changeStream": {} if only is None else _a_moment_ago(jobs)},
         {"$match": {"operationType": {"$in": ["insert", "update", "replace", "delete"]}, **_written(jobs, only)}},
         {
             "$project": {
@@ -171,6 +176,15 @@ def open_regions(jobs: JobCollection, only: Collection[ObjectId] | None = None) 
     ]
     cursor = open_stream(lambda most_ms: database.aggregate(pipeline, maxAwaitTimeMS=most_ms))
     return RegionWatch(jobs, cursor)
+
+
+def _a_moment_ago(jobs: JobCollection) -> dict[str, Any]:
+    """Return where a stream begins that is to have what came shortly before it, by the server's clock."""
+    client = jobs.collection.database.client
+    with client.start_session() as session:
+        client.admin.command("ping", session=session)
+        now = session.operation_time
+    return {} if now is None else {"startAtOperationTime": Timestamp(now.time - OVERLAP, 1)}
 
 
 def _written(jobs: JobCollection, only: Collection[ObjectId] | None) -> dict[str, Any]:

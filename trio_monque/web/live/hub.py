@@ -116,7 +116,7 @@ class Hub:
             raise RefusedRequestError(503, TOO_MANY, {"Retry-After": "10"})
         viewer = Viewer(own)
         if not self.viewers:
-            self._turn = anyio.Lock()  # Of the event loop that serves now.
+            self._begin()
         self.viewers.add(viewer)
         try:
             yield viewer
@@ -124,6 +124,13 @@ class Hub:
             self.viewers.discard(viewer)
             if not self.viewers:
                 await self._close()
+
+    def _begin(self) -> None:
+        """Forget what was before the first viewer: a rush may be long over, and another event loop may serve now."""
+        self._turn = anyio.Lock()
+        self._rush = Rush()
+        self._narrow_until = 0.0
+        self._once_more.clear()
 
     async def take_turns(self) -> None:
         """Read the change stream for all viewers, when it is this one's turn; until it is cancelled."""
@@ -150,36 +157,38 @@ class Hub:
         except MonqueConnectionError:
             await self._close()
             raise
-        if is_narrow:
-            self.mark(regions)
-        elif regions and (wait := self._rush.news(anyio.current_time())):
-            self._narrow_until = anyio.current_time() + wait  # These are stale with all others, at its end.
-            self._once_more.clear()
-            return
-        else:
+        if not is_narrow:
             if not regions:
                 self._rush.quiet()
-            self.mark(regions | self._due_again(regions))
+            elif wait := self._rush.news(anyio.current_time()):
+                # These are stale with all others at its end. A narrow stream begins a moment ago: it has the rare ones.
+                self._narrow_until = anyio.current_time() + wait
+                self._once_more.clear()
+                return
+        self._announce(regions)
         await anyio.sleep(READ_EVERY)
 
     async def _open(self, looked_at: Set[str] | None) -> None:
-        """Open the stream, instead of the one that is open. What happened between them is unknown."""
+        """Open the stream, instead of the one that is open. For a wide one, what happened between them is unknown."""
         await self._close()
         # Not abandoned if it is cancelled: a stream that is opened must be closed again. It has a bound of its own.
         self._watch = await anyio.to_thread.run_sync(self._open_regions, looked_at)
         self._looked_at = looked_at
-        if looked_at is None:
-            self.mark(None)
-            if self._rush.is_on:
-                self._once_more.update(dict.fromkeys(ALL_REGIONS, anyio.current_time() + KEPT_FOR))
-        else:
-            self.mark(looked_at)
+        if looked_at is not None:
+            self._announce(looked_at)
+            return
+        self.mark(None)
+        if self._rush.is_on:
+            self._once_more.update(dict.fromkeys(ALL_REGIONS, anyio.current_time() + KEPT_FOR))
 
     async def _close(self) -> None:
         watch, self._watch = self._watch, None
         if watch is not None:
             with anyio.CancelScope(shield=True):  # The viewer whose turn it is may leave now.
                 await anyio.to_thread.run_sync(watch.close)  # Within a second.
+
+    def _announce(self, regions: Set[str]) -> None:
+        self.mark(regions | self._due_again(regions))
 
     def _due_again(self, regions: Set[str]) -> Set[str]:
         """Return what was stale a while ago, and has not become so again since."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 
 from ...error_types import BrokenDocumentError
 from ...jobs.bulk_changes import CANCELLABLE, DELETABLE, RETRIABLE
@@ -16,7 +17,7 @@ from ..hooks import READ
 from ..live.background_actions import State
 from .form import Form, form_in, packed
 from .jobs_asked import SPANS, jobs_asked
-from .page_actions import PAGE_ACTIONS, READMIT, jobs_in_words
+from .page_actions import MOVE, PAGE_ACTIONS, READMIT, jobs_in_words
 from .posted_forms import selector_of
 from .screen import PageCall, View
 
@@ -41,6 +42,7 @@ async def confirm_facts(call: PageCall) -> View:
     title = f"{form.action.label} {form.action.of}{what}?"
     if not number and form.target is None:
         title = "None of these jobs is left to be changed"
+    named = await _named(call, form)
     return View(
         "confirm.html",
         title,
@@ -50,11 +52,12 @@ async def confirm_facts(call: PageCall) -> View:
             "action": form.action,
             "what": what,
             "number": number,
-            "named": await _named(call, form),
+            "named": named,
             "more": max(0, len(form.ids) - MOST_NAMED),
             "asked": packed([*form.fields, *query.items()]),
             "chips": jobs_asked(query.items(), call.now).chips if form.is_all else [],
             "tab": query.get("status"),
+            "due": _due_of(named, call) if form.action is MOVE else None,
         },
     )
 
@@ -71,6 +74,11 @@ async def _named(call: PageCall, form: Form) -> Sequence[Job]:
         if await call.may(READ, job) and job is not None:
             found.append(job)
     return found
+
+
+def _due_of(named: Sequence[Job], call: PageCall) -> datetime:
+    """Return what the field for another moment begins with."""
+    return named[0].next_run_at if named else call.now
 
 
 async def _number_of(call: PageCall, form: Form) -> tuple[int, bool]:

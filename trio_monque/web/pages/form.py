@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Final
 from urllib.parse import parse_qsl, urlencode
 
 from ..answers import INVALID_INPUT, RefusedRequestError
-from .page_actions import DELETE, PAGE_ACTIONS, PAUSE, READMIT, RESUME, PageAction
+from ..api.moments import moment_in
+from .page_actions import DELETE, MOVE, PAGE_ACTIONS, PAUSE, READMIT, RESUME, PageAction
 
 MOST_FIELDS: Final = 300
 MOST_IDS: Final = 100
@@ -23,7 +25,7 @@ _ID: Final = re.compile(r"[0-9a-fA-F]{24}")
 _BACK: Final = re.compile(
     r"(|jobs|jobs/[0-9a-fA-F]{24}|errors|schedules|instances|search|health|claims(/[A-Za-z0-9_][A-Za-z0-9._-]{0,99})?)"
 )
-_PARTS: Final = frozenset({"do", "id", "all", "target", "letter", "back", "ok"})
+_PARTS: Final = frozenset({"do", "id", "all", "target", "letter", "at", "back", "ok"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +39,7 @@ class Form:
         query: The filters of the screen Jobs, for `is_all`.
         target: The name that is paused or resumed, or the source of claims.
         letter: The document that is readmitted; None for all dead letters of the source.
+        at: When the job that is moved is to be due; None while that is asked.
         back: The page that is shown after it: a path below the dashboard with its query.
         is_confirmed: A page has asked.
     """
@@ -47,6 +50,7 @@ class Form:
     query: Mapping[str, str]
     target: str | None
     letter: str | None
+    at: datetime | None
     back: str
     is_confirmed: bool
 
@@ -90,8 +94,19 @@ def form_in(pairs: Sequence[tuple[str, str]]) -> Form:
     query = {key: value for key, value in pairs if key not in _PARTS and value}
     if (target is not None) != (action in (PAUSE, RESUME, READMIT)):
         raise RefusedRequestError(400, INVALID_INPUT)
+    if action is MOVE and len(ids) != 1:
+        raise RefusedRequestError(400, "One job is moved at a time")
+    at = _moment(given["at"]) if "at" in given else None
     letter, back = given.get("letter") or None, place_in(given.get("back", ""))
-    return Form(action, ids, is_all, query, target, letter, back, given.get("ok") == "1")
+    return Form(action, ids, is_all, query, target, letter, at, back, given.get("ok") == "1")
+
+
+def _moment(text: str) -> datetime:
+    """Return the moment of a field: in UTC, and without seconds where they are 0. The script sends all of it."""
+    found = moment_in(text) or moment_in(f"{text}Z") or moment_in(f"{text}:00Z")
+    if found is None:
+        raise RefusedRequestError(400, "This is not a moment")
+    return found
 
 
 def packed(pairs: Iterable[tuple[str, str]]) -> str:

@@ -84,6 +84,15 @@ RUN_NOW: Final = PageAction(
     before="It becomes due at once.",
     past="due now",
 )
+MOVE: Final = PageAction(
+    key="move",
+    label="Move",
+    permission="reschedule",
+    states=frozenset({"due", "later"}),
+    before="It becomes due then, or at once if that has passed. A schedule goes on by its expression after this run.",
+    past="moved",
+    asks=True,
+)
 DELETE: Final = PageAction(
     key="delete",
     label="Delete",
@@ -122,8 +131,9 @@ READMIT: Final = PageAction(
     past="claimable again",
 )
 
-OF_JOBS: Final[Sequence[PageAction]] = (RETRY, RUN_NOW, CANCEL, CANCEL_RUN, DELETE)
+OF_JOBS: Final[Sequence[PageAction]] = (RETRY, RUN_NOW, MOVE, CANCEL, CANCEL_RUN, DELETE)
 """In the order of their buttons."""
+OF_SCHEDULES: Final[Sequence[PageAction]] = (RUN_NOW, MOVE)
 PAGE_ACTIONS: Final[Mapping[str, PageAction]] = {one.key: one for one in (*OF_JOBS, PAUSE, RESUME, READMIT)}
 
 

@@ -20,7 +20,7 @@ from ..guard.body import form_bytes
 from ..live.long_answer import LongAnswer
 from .form import Form, after, form_in, pairs_in
 from .jobs_asked import jobs_asked
-from .page_actions import CANCEL_RUN, READMIT, RUN_NOW, PageAction
+from .page_actions import CANCEL_RUN, MOVE, READMIT, RUN_NOW
 from .screen import Dashboard, root_of
 
 _ROUTES: Final[Mapping[str, Route]] = {route.operation_id: route for route in ALL_ROUTES}
@@ -98,16 +98,18 @@ async def step_of(form: Form, dashboard: Dashboard) -> Step:
         if action.bulk_permission is None:
             raise RefusedRequestError(400, f"{action.label} is for single jobs")
         return Step(_ROUTES["actByIds"], RequestParts(body={"action": in_api, "ids": list(form.ids)}))
-    (job_id,) = form.ids
-    return await _of_one(action, job_id, dashboard)
+    return await _of_one(form, dashboard)
 
 
-async def _of_one(action: PageAction, job_id: str, dashboard: Dashboard) -> Step:
+async def _of_one(form: Form, dashboard: Dashboard) -> Step:
+    action, (job_id,) = form.action, form.ids
     if action is CANCEL_RUN:
         return Step(_ROUTES["cancelJob"], RequestParts(body={"running": True}, id_text=job_id))
-    if action is RUN_NOW:
-        now = await server_time_of(dashboard.monque)
-        return Step(_ROUTES["rescheduleJob"], RequestParts(body=body_of_reschedule(now), id_text=job_id))
+    if action in (RUN_NOW, MOVE):
+        at = await server_time_of(dashboard.monque) if action is RUN_NOW else form.at
+        if at is None:
+            raise RefusedRequestError(400, "Choose when the job is to be due")
+        return Step(_ROUTES["rescheduleJob"], RequestParts(body=body_of_reschedule(at), id_text=job_id))
     return Step(_ROUTES[f"{action.key}Job"], RequestParts(id_text=job_id))
 
 

@@ -17,6 +17,7 @@ from ...jobs.job_parts import Schedule
 from ...jobs.schedule_preview import preview
 from ..words.lengths import counted, grouped
 from .jobs_screen import state_of
+from .page_actions import OF_SCHEDULES, PageAction
 from .schedule_times import clock_there
 from .screen import PageCall, View
 from .shown_values import shown_text
@@ -56,6 +57,7 @@ class ScheduleRow:
         ran: Seconds of its last run; None if unknown.
         why: Its last error, as it may be shown; None for none.
         there: When it is due next, as the clock of its zone shows it; None if its zone is unknown.
+        actions: What the caller may do to it.
     """
 
     job: Job
@@ -66,6 +68,7 @@ class ScheduleRow:
     ran: float | None
     why: str | None
     there: str | None
+    actions: Sequence[PageAction]
 
 
 async def schedules_facts(call: PageCall) -> View:
@@ -84,6 +87,7 @@ async def schedules_facts(call: PageCall) -> View:
             ran=seconds_of_last_run(job),
             why=await shown_text(job, job.fail_reason, call.dashboard.hooks, call.context) if job.fail_count else None,
             there=clock_there(job.next_run_at, job.schedule.timezone if job.schedule else None),
+            actions=await _actions_of(job, call),
         )
         for job, meaning in zip(found.jobs, meanings, strict=True)
     ]
@@ -105,6 +109,14 @@ async def schedules_facts(call: PageCall) -> View:
             "shown": counted(len(rows), "schedule"),
         },
     )
+
+
+async def _actions_of(job: Job, call: PageCall) -> Sequence[PageAction]:
+    state = state_of(job, call.now)
+    fitting = [one for one in OF_SCHEDULES if state in one.states]
+    # All have one permission: a hook that asks a database itself is not asked twice for each of many rows.
+    is_allowed = bool(fitting) and await call.may(fitting[0].permission, job)
+    return fitting if is_allowed else ()
 
 
 _PLACES: Final[Mapping[JobStatus, int]] = {JobStatus.FAILED: 0, JobStatus.COMPLETED: 2, JobStatus.CANCELLED: 2}

@@ -26,14 +26,14 @@ function choose(theme) {
   themeButton.title = `Theme: ${theme}`;
 }
 const themeNow = () => Math.max(0, THEMES.indexOf(kept["monque-theme"]));
-themeButton.addEventListener("click", () => choose(THEMES[(themeNow() + 1) % 3]));
+themeButton.onclick = () => choose(THEMES[(themeNow() + 1) % 3]);
 choose(THEMES[themeNow()]);
 
 // Moments: "now" is the server's, the zone is the browser's, the words are those of words/lengths.py.
 
-let skew = 0; // Milliseconds that the server's clock is ahead of ours.
+let skew = 0; // Milliseconds that the server's clock is ahead.
 const now = () => new Date(Date.now() + skew);
-const dayOf = (moment) => moment.toLocaleDateString("sv"); // As ISO writes it.
+const local = (moment) => moment.toLocaleString("sv").replace(" ", "T"); // As ISO writes it.
 
 function length(seconds) {
   const parts = [];
@@ -50,8 +50,8 @@ function ago(moment) {
 }
 
 function clock(moment) {
-  const time = moment.toLocaleTimeString("en-GB"), day = dayOf(moment), today = dayOf(now());
-  if (day === today) return time;
+  const [day, time] = local(moment).split("T"), today = local(now());
+  if (today.startsWith(day)) return time;
   const short = moment.toLocaleDateString("en-US", { month: "short", day: "numeric" });
   return `${day.slice(0, 4) === today.slice(0, 4) ? short : day} ${time.slice(0, 5)}`;
 }
@@ -60,8 +60,7 @@ function showAges(scope) {
   for (const one of all("[data-ago]", scope)) say(one, ago(new Date(one.dateTime)));
 }
 
-// Before a page is shown or merged.
-function prepare(scope) {
+function prepare(scope) { // Before it is shown or merged.
   skew = Date.parse(find(".foot time", scope)?.dateTime) - Date.now() || skew;
   showAges(scope);
   for (const one of all("[data-clock]", scope)) say(one, clock(new Date(one.dateTime)));
@@ -69,20 +68,24 @@ function prepare(scope) {
     const at = now();
     at.setUTCHours(...one.textContent.split(":"));
     one.removeAttribute("data-hour");
-    say(one, at.toLocaleTimeString("en-GB").slice(0, 5));
+    say(one, local(at).slice(11, 16));
   }
-  say(find("#zone", scope), Intl.DateTimeFormat().resolvedOptions().timeZone);
+  for (const one of all(".zone", scope)) say(one, Intl.DateTimeFormat().resolvedOptions().timeZone);
+  for (const one of all("[name=at]", scope)) { // Chosen in this zone, sent in UTC.
+    one.value = local(new Date(one.valueAsNumber));
+    one.form.onformdata = ({ formData }) => formData.set("at", new Date(one.value).toISOString());
+  }
   for (const one of all("pre[tabindex]", scope)) {
     const button = makeButton("btn quiet copy", "Copy");
     if (one.matches(".tb")) one.after(button); else one.parentElement.querySelector("header").append(button);
   }
-  for (const one of all("[hidden]", scope)) one.hidden = false; // What needs script is hidden in templates.
+  for (const one of all("[hidden]", scope)) one.hidden = false; // What needs script.
 }
 
-// A page that was fetched becomes elements here only, without all that could act. The content policy is a second wall.
+// What was fetched becomes elements here only, without all that could act. The content policy is a second wall.
 
 const trusted = window.trustedTypes?.createPolicy("monque", { createHTML: (text) => text });
-const isOurs = (href) => Object.assign(make("a"), { href }).origin === location.origin;
+const isForeign = (href) => make("a", { href }).origin !== location.origin;
 
 function parsed(text) {
   const page = new DOMParser().parseFromString(trusted ? trusted.createHTML(text) : text, "text/html");
@@ -90,13 +93,14 @@ function parsed(text) {
     one.remove();
   for (const one of all("*", page))
     for (const { name, value } of [...one.attributes])
-      if (/^(on.*|style|srcdoc)$/i.test(name) || (/(href|src|action)$/i.test(name) && !isOurs(value))) one.removeAttribute(name);
+      if (/^(on.*|style|srcdoc)$/i.test(name) || (/(href|src|action)$/i.test(name) && isForeign(value))) one.removeAttribute(name);
   return page;
 }
 
 // Merging: elements stay, and what differs in them changes. So focus, scroll, boxes and folds stay.
 
 const ROWS = "tr, .attention > li, .groups > li, a.err";
+const linkOf = (row) => (row?.matches("a") ? row : row?.querySelector("a"));
 let isAnew = false; // The viewer has asked for the rows as they are now.
 
 function keyOf(node) {
@@ -104,7 +108,7 @@ function keyOf(node) {
   const own = node.dataset.part || node.dataset.id;
   if (own || !node.matches(ROWS)) return own ?? "";
   if (node.matches(".attention *")) return node.textContent.replace(/[\d,.]+/g, "#"); // Numbers change.
-  return (node.matches("a") ? node : node.querySelector("a"))?.getAttribute("href") ?? "";
+  return linkOf(node)?.getAttribute("href") ?? "";
 }
 
 function byKey(nodes) {
@@ -172,7 +176,7 @@ function keepJobs(fresh) {
 
 // Live: the server says what is stale, and then the page is asked for like any other.
 
-const EVERY = 10_000; // Milliseconds from look to look without a stream.
+const EVERY = 10_000; // Milliseconds between looks without a stream.
 const [, job] = /^jobs\/([0-9a-f]{24})$/i.exec(PATH) ?? [];
 const regions = job ? [`job:${job.toLowerCase()}`] : {
   "": ["names", "errors", "schedules", "instances", "minutes"], jobs: ["names"], errors: ["errors"], schedules: ["schedules"],
@@ -195,16 +199,16 @@ function open() {
     if (news.regions.some((one) => regions.includes(one))) mark();
     beat();
   });
-  source.addEventListener("error", () => {
+  source.onerror = () => {
     if (source?.readyState !== EventSource.CLOSED) return; // The browser tries again.
     close();
     openAt = Date.now() + 60_000;
-  });
+  };
 }
 
 const close = () => { source = source?.close(); };
 
-// Then the page waits, and the button shows its age.
+// Then the page waits, and shows its age.
 function isDisturbing() {
   const chosen = getSelection();
   return find("dialog[open], details.more[open]") || (!chosen.isCollapsed && main.contains(chosen.anchorNode));
@@ -266,7 +270,7 @@ function beat() {
   if (!isWaiting) showAges(main);
   if (!isLive) return;
   open();
-  // With a stream as well: that an instance is silent, or a job late, changes nothing in the database.
+  // Also with a stream: a silent instance or a late job changes nothing in the database.
   if (at - lookedAt >= (isStreaming() ? 3 * EVERY : EVERY)) mark();
   if (staleAt && !isPaused && !isBusy && at >= nextAt && !isWaiting) refresh();
   const isOld = isFailing || (staleAt && at - staleAt > 5000);
@@ -291,8 +295,7 @@ async function copy(button) {
   try {
     await navigator.clipboard.writeText(text); // Not there on plain HTTP.
   } catch {
-    const field = make("textarea", { class: "visually-hidden" });
-    field.value = text;
+    const field = make("textarea", { class: "visually-hidden" }, text);
     button.after(field);
     field.select();
     isCopied = document.execCommand("copy");
@@ -338,7 +341,6 @@ function help() {
   find("#keys").showModal();
 }
 
-const linkOf = (row) => (row?.matches("a") ? row : row?.querySelector("a"));
 const rows = () => all(ROWS).filter((one) => linkOf(one) && !one.matches("thead *"));
 const rowNow = () => rows().find((one) => one.contains(document.activeElement));
 function step(by) {
@@ -365,14 +367,13 @@ document.addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey || event.isComposing || find("dialog[open]")) return;
   if (target.matches("input:not([type=checkbox]), textarea, select")) return key === "Escape" && target.blur();
   if (!keysOn()) return;
-  const tabs = Date.now() - goingAt < 2000 ? all("nav.tabs a") : [];
-  const tab = tabs.find((one) => one.text[0].toLowerCase() === key);
+  const tab = Date.now() - goingAt < 2000 && all("nav.tabs a").find((one) => one.text[0].toLowerCase() === key);
   goingAt = 0;
   if (tab) tab.click(); else if (Object.hasOwn(DO, key)) DO[key](); else return;
   event.preventDefault();
 });
 
-liveButton.addEventListener("click", pause);
+liveButton.onclick = pause;
 prepare(document);
 liveButton.hidden = !isLive;
 showChosen();
