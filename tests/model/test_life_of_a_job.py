@@ -47,7 +47,8 @@ NODE_COMMANDS: Final = (
 )
 TRANSITIONS: Final = frozenset(
     {
-        *(f"{row.name} of {row.source}" for row in TABLE),
+        # Children of job nurseries have models of their own.
+        *(f"{row.name} of {row.source}" for row in TABLE if row.name != "run_child_again"),
         "delete of any",
         "replace of pending",
         "replace of processing",
