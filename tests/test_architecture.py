@@ -67,6 +67,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     # What is wrong, and why: facts without words.
     "diagnosis": {"safe_text", "error_types", "options_and_defaults", "jobs", "store"},
     "client": {
+        "foreign_errors",
         "async_with",
         "log",
         "error_types",
@@ -195,7 +196,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "scheduler",
         "embedded",
     },
-    "otel": {"safe_text", "interruptions", "log", "jobs", "scheduler"},
+    "otel": {"safe_text", "interruptions", "log", "jobs", "scheduler", "client"},
     "metrics": {
         "log",
         "error_types",

@@ -17,11 +17,14 @@ from tests.support.web_servers import Program, WebServer
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.store.driver.types import Database
 
-EXAMPLES = sorted([*(ROOT / "examples").glob("*.py"), *(ROOT / "examples/web_service").glob("*.py")])
+FOLDERS = ("examples", "examples/web_service", "examples/workflows")
+EXAMPLES = sorted(path for folder in FOLDERS for path in (ROOT / folder).glob("*.py"))
 LINES = {
     "skip_locked.py": 175,
     "payments.py": 65,
-}  # The first brings the service that it asks, and proves what it says.
+    "order.py": 110,
+    "approval.py": 75,
+}  # The first brings the service that it asks, and proves what it says. The third kills its own worker processes.
 
 
 @pytest.mark.full
@@ -55,6 +58,56 @@ def test_health_endpoint_answers_while_it_runs_and_while_it_drains(
         "HTTP/1.1 200 OK: ready",
         "HTTP/1.1 503 Service Unavailable: draining",
     ]
+
+
+@pytest.mark.full
+def test_order_ends_as_if_its_worker_process_had_not_been_killed_three_times(
+    mongod: EmbeddedServer, db: Database
+) -> None:
+    printed = run_program("examples/workflows/order.py", uri=mongod.uri, database=db.name).splitlines()
+    killed = [f"killed the worker process in: {what}" for what in ("reserve 1", "pack 1", "undo 2")]
+    assert sorted(printed[:3]) == sorted(killed)
+    assert printed[3:] == [
+        "order 1: parcel 1 from shelf 1, payment 1",
+        "order 2: refused: the card has expired",
+        "undone: ['undo 2']",
+    ]
+    counts = {name: db["monque_jobs"].count_documents({"name": name}) for name in ("reserve", "charge", "undo")}
+    assert counts == {"reserve": 2, "charge": 2, "undo": 1}
+
+
+@pytest.mark.full
+def test_first_failed_check_of_a_release_cancels_the_others(mongod: EmbeddedServer, db: Database) -> None:
+    printed = run_program("examples/workflows/release.py", uri=mongod.uri, database=db.name).splitlines()
+    assert sorted(printed[:2]) == ["linux: cancelled", "macos: cancelled"]
+    assert printed[2].startswith("not released, attempt 1: JobFailedError: job check ")
+    assert printed[2].endswith("RuntimeError: a path has a backslash")
+
+
+@pytest.mark.full
+def test_words_are_counted_without_the_file_that_cannot_be_read(mongod: EmbeddedServer, db: Database) -> None:
+    printed = run_program("examples/workflows/word_count.py", uri=mongod.uri, database=db.name)
+    assert printed == "{'words': 5, 'unreadable': ['third.txt']}\n"
+
+
+@pytest.mark.full
+def test_expenses_wait_for_their_approvals(mongod: EmbeddedServer, db: Database) -> None:
+    printed = run_program("examples/workflows/approval.py", uri=mongod.uri, database=db.name)
+    paid = [f"['paid 120 to {who}', 'rejected']\n" for who in ("ada", "bob")]
+    assert printed in paid
+
+
+@pytest.mark.full
+def test_program_adds_squares_as_they_come_and_leaves_no_job_of_its_own(mongod: EmbeddedServer, db: Database) -> None:
+    *_, last, total = run_program("examples/workflows/squares.py", uri=mongod.uri, database=db.name).splitlines()
+    assert (last, total) == ("30 so far", "30")
+    assert db["monque_jobs"].distinct("name") == ["square"]
+
+
+@pytest.mark.full
+def test_workflow_is_tested_in_virtual_time(mongod: EmbeddedServer, db: Database) -> None:
+    tests = "examples/workflows/test_order.py"
+    assert "2 passed" in run_program("-m", "pytest", "-q", "-n", "0", tests, uri=mongod.uri, database=db.name)
 
 
 WEB = ROOT / "examples/web_service"

@@ -24,6 +24,8 @@ IN_ROOT = [
     "JobDeletedError",
     "JobFailedError",
     "JobFilter",
+    "JobNursery",
+    "JobNurseryError",
     "JobSelector",
     "JobStatus",
     "Monque",
@@ -40,6 +42,7 @@ IN_ROOT = [
     "Worker",
     "Workers",
     "open_claims",
+    "open_job_nursery",
     "open_scheduler",
     "run_claims",
     "run_scheduler",
@@ -113,7 +116,9 @@ def test_name_outside_the_root_is_shown_in_its_own_module() -> None:
 
 def test_errors_are_all_exceptions_and_events_are_all_events() -> None:
     for name in errors.__all__:
-        assert issubclass(getattr(errors, name), MonqueError)
+        # That of a job nursery is a group: it has an error for each child, and `except*` finds them.
+        kind = ExceptionGroup if name == "JobNurseryError" else MonqueError
+        assert issubclass(getattr(errors, name), kind)
     for name in events.__all__:
         assert issubclass(getattr(events, name), events.Event)
         assert not name.endswith("Error")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from .claims import Claim, Claims, open_claims, run_claims
-    from .client import Monque, SyncMonque
+    from .client import JobNursery, Monque, SyncMonque, open_job_nursery
     from .error_types import MonqueError
     from .jobs import (
         Discard,
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         JobDeletedError,
         JobFailedError,
         JobFilter,
+        JobNurseryError,
         JobSelector,
         JobStatus,
         NewJob,
@@ -53,6 +54,8 @@ __all__ = [
     "JobDeletedError",
     "JobFailedError",
     "JobFilter",
+    "JobNursery",
+    "JobNurseryError",
     "JobSelector",
     "JobStatus",
     "Monque",
@@ -69,6 +72,7 @@ __all__ = [
     "Worker",
     "Workers",
     "open_claims",
+    "open_job_nursery",
     "open_scheduler",
     "run_claims",
     "run_scheduler",
@@ -78,7 +82,7 @@ __all__ = [
 # The places of the names, as the imports above say them to type checkers. A test compares the two.
 _NAMES_OF: Final = {
     "claims": ("Claim", "Claims", "open_claims", "run_claims"),
-    "client": ("Monque", "SyncMonque"),
+    "client": ("JobNursery", "Monque", "SyncMonque", "open_job_nursery"),
     "error_types": ("MonqueError",),
     "errors": (),
     "events": (),
@@ -89,6 +93,7 @@ _NAMES_OF: Final = {
         "JobDeletedError",
         "JobFailedError",
         "JobFilter",
+        "JobNurseryError",
         "JobSelector",
         "JobStatus",
         "NewJob",

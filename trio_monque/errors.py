@@ -1,7 +1,7 @@
 """All exceptions that the library raises to its callers.
 
 They are made in two places, since those of a wait carry the job that they are about: `error_types.py`, which every room
-may use, and `jobs/ended_job_errors.py`.
+may use, and `jobs/` (`ended_job_errors.py`, `nursery_errors.py`).
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ from .error_types import (
     WorkerRegistrationError,
 )
 from .jobs.ended_job_errors import JobCancelledError, JobDeletedError, JobEndedError, JobFailedError
+from .jobs.nursery_errors import JobNurseryError, NurseryLostError
 
 __all__ = [
     "AggregationTimeoutError",
@@ -64,11 +65,13 @@ __all__ = [
     "JobDeletedError",
     "JobEndedError",
     "JobFailedError",
+    "JobNurseryError",
     "JobStateError",
     "MiddlewareError",
     "MissingIndexError",
     "MonqueConnectionError",
     "MonqueError",
+    "NurseryLostError",
     "PartialBulkError",
     "PartialEnqueueError",
     "PayloadTooLargeError",

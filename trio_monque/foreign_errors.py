@@ -83,6 +83,19 @@ def without(error: BaseException, kind: type[BaseException]) -> BaseException | 
     return rest
 
 
+def unwrapped(group: BaseExceptionGroup[Any], *, around_a_group: bool = False) -> BaseException:
+    """The single error in nested groups of one, which nested nurseries make; the group itself if it has several.
+
+    With `around_a_group`, the caller's own code raised a group: only the outermost group is taken off, which trio made.
+    """
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+        if around_a_group:
+            break
+    return error
+
+
 def traceback_within(error: BaseException) -> TracebackType | None:
     """The traceback of an error of any class."""
     trace: TracebackType | None = _traceback(error)

@@ -112,6 +112,7 @@ class SchedulerOptions(ClientOptions, total=False):
     concurrency_per_name: int
     max_attempts: int
     max_rescues: int
+    max_parked: int
     base_retry_interval: float
     max_backoff_delay: float
     retry_jitter: float
@@ -217,6 +218,8 @@ class SchedulerConfig(ClientConfig, HostOptions):
             `concurrency`.
         max_attempts: After how many failed attempts a job is `failed`; 0 and 1 both mean a single attempt.
         max_rescues: How many deaths in a row a job may survive; with the next one it is `failed`.
+        max_parked: How many runs may wait for the children of their job nurseries, without a slot. A further one is
+            put back for half a minute, uncounted.
         base_retry_interval: The backoff before failure n + 1 is `2 ** n` times this.
         max_backoff_delay: The longest backoff.
         retry_jitter: By which share of itself a backoff is varied, up and down. 0 to 1.
@@ -237,6 +240,7 @@ class SchedulerConfig(ClientConfig, HostOptions):
     concurrency_per_name: int = 5
     max_attempts: int = 10
     max_rescues: int = 3
+    max_parked: int = 10_000
     store_tracebacks: bool = True
     minutes: bool = True
     retention: Retention | None = None
@@ -252,6 +256,7 @@ class SchedulerConfig(ClientConfig, HostOptions):
         check_flag("recover_stale_jobs", self.recover_stale_jobs)
         check_count("max_attempts", self.max_attempts, at_least=0)
         check_count("max_rescues", self.max_rescues, at_least=0)
+        check_count("max_parked", self.max_parked, at_least=1)
         check_flag("store_tracebacks", self.store_tracebacks)
         check_flag("minutes", self.minutes)
         if not isinstance(self.retention, Retention | None):

@@ -14,6 +14,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any, Final, TypeVar
 
+from .client.nursery_block import ChildrenOfBlock
+from .client.opening_nurseries import BLOCK_TRACE
 from .interruptions import is_interruption
 from .jobs.meta import LARGEST_META, MOST_ENTRIES, size_of
 from .jobs.outcomes import Snooze
@@ -75,6 +77,9 @@ def tracing_middleware(*, tracer_provider: trace.TracerProvider | None = None) -
     cancelled because it took too long or lost its claim. A run that is cancelled otherwise, or snoozes, has no
     error status.
 
+    A block of `open_job_nursery` in the handler has a span, too, a child of the run's, with its scope, its key, and how
+    many children it had and how many of them failed. Give children the trace by `meta=trace_context()`.
+
     Errors of processors, samplers and exporters are logged. They change neither the run nor its end.
 
     Args:
@@ -89,6 +94,7 @@ def tracing_middleware(*, tracer_provider: trace.TracerProvider | None = None) -
             await run()
             return
         token = _contained(lambda: context.attach(trace.set_span_in_context(span, _extracted(job))))
+        blocks = BLOCK_TRACE.set(partial(_begin_block, tracer))
         try:
             await run()
         except BaseException as error:
@@ -96,6 +102,7 @@ def tracing_middleware(*, tracer_provider: trace.TracerProvider | None = None) -
             _contained(lambda: failed.remember(job.id, span.get_span_context()))
             raise
         finally:
+            BLOCK_TRACE.reset(blocks)
             if token is not None:
                 _contained(lambda: context.detach(token))
             _contained(span.end)
@@ -125,6 +132,32 @@ def _start_span(tracer: trace.Tracer, job: RunningJob[Any, Any], before: trace.S
             "trio_monque.attempt": job.attempt,
         },
     )
+
+
+def _begin_block(tracer: trace.Tracer, block: ChildrenOfBlock) -> Callable[[BaseException | None], None]:
+    """Begin the span of a block of a job nursery, a child of the run's. Return what ends it."""
+    asking = block.block.asking
+    span = _contained(
+        lambda: tracer.start_span(
+            f"nursery {block.block.key}",
+            attributes={
+                "trio_monque.scope": str(asking.scope),
+                "trio_monque.block": block.block.key,
+                "trio_monque.attempt": asking.epoch,
+            },
+        )
+    )
+
+    def end(error: BaseException | None) -> None:
+        if span is None:
+            return
+        _contained(lambda: span.set_attribute("trio_monque.children", len(block.children)))
+        _contained(lambda: span.set_attribute("trio_monque.children_failed", sum(map(block.is_failure, block.ended))))
+        if isinstance(error, Exception) and not isinstance(error, Snooze):
+            _contained(lambda: _fail(span, type(error).__qualname__, text_of(error)))
+        _contained(span.end)
+
+    return end
 
 
 def _contained(call: Callable[[], T]) -> T | None:

@@ -22,7 +22,7 @@ from tests.asyncio_hosts.conftest import Run
 from tests.asyncio_hosts.scenes import LONG, QUICK, SECONDS_TO_BEAT, statuses, until
 from tests.support.pages import DOCS
 from tests.support.programs import ROOT, fenced_blocks
-from trio_monque import Discard, Monque, Retry, RunningJob, Snooze, Workers, open_scheduler
+from trio_monque import Discard, Monque, Retry, RunningJob, Snooze, Workers, open_job_nursery, open_scheduler
 from trio_monque.jobs.meta import LARGEST_META, size_of
 from trio_monque.otel import trace_context, tracing_middleware
 from trio_monque.store.driver.types import Database
@@ -342,3 +342,46 @@ def test_error_of_a_propagator_does_not_fail_the_handler_that_enqueues(
     monkeypatch.setattr(propagate, "inject", inject)
     assert trace_context({"tenant": "acme"}) == {"tenant": "acme"}
     assert "tracing failed" in caplog.text
+
+
+def test_block_of_a_job_nursery_has_a_span_under_that_of_its_run(
+    db: Database, run: Run, exporter: InMemorySpanExporter
+) -> None:
+    workers = Workers(middleware=[tracing_middleware()])
+
+    @workers.register("child")
+    async def child(job: RunningJob[Any]) -> None:
+        if job.data == "fail":
+            raise Discard("declined")
+
+    @workers.register("parent", max_attempts=1)
+    async def parent(job: RunningJob[Any]) -> None:
+        async with open_job_nursery(job, key="well") as nursery:
+            await nursery.map("child", [1, 2], meta=trace_context())
+        async with open_job_nursery(job, fail="keep") as nursery:
+            await nursery.map("child", [1, "fail"])
+        async with open_job_nursery(job) as nursery:
+            await nursery.start("child", "fail")
+
+    async def main() -> None:
+        async with open_scheduler(db, workers, **QUICK):
+            await Monque(db).enqueue("parent")
+            await until(lambda: statuses(db, "parent") == ["failed"])
+
+    run(main)
+    spans = exporter.get_finished_spans()
+    (process,) = (span for span in spans if span.name == "process parent")
+    well, kept, failed = (span for name in ("well", "0", "1") for span in spans if span.name == f"nursery {name}")
+    for span in (well, kept, failed):
+        assert span.parent is not None
+        assert span.parent.span_id == context_of(process).span_id
+        assert attribute(span, "trio_monque.scope") == attribute(well, "trio_monque.scope")
+    assert [attribute(span, "trio_monque.children") for span in (well, kept, failed)] == [2, 2, 1]
+    assert [attribute(span, "trio_monque.children_failed") for span in (well, kept, failed)] == [0, 1, 1]
+    assert [span.status.status_code for span in (well, kept, failed)] == [
+        StatusCode.UNSET,
+        StatusCode.UNSET,
+        StatusCode.ERROR,
+    ]
+    children = [span for span in spans if span.name == "process child"]
+    assert sum(linked(span) == [id_of(process)] for span in children) == 2

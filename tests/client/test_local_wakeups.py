@@ -46,6 +46,12 @@ class Heard:
     def look_for_the_dead(self) -> None:
         self.looked_for_the_dead += 1
 
+    def look_for_requests(self) -> None:
+        self.reported.append("look for requests")
+
+    def look_for_orphans(self) -> None:
+        self.reported.append("look for orphans")
+
     def look_for_pauses(self) -> None:
         self.looked_for_pauses += 1
 

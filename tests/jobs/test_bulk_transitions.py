@@ -50,14 +50,15 @@ def test_bulk_retry_is_the_single_one_at_its_own_moment(status: JobStatus) -> No
     job = job_of(status)
     change = retry_selected(SELECTOR, job, NOW, LATER)
     assert change.jobs == (job,)
-    assert change.transition.guard == {"name": "a", "status": OneOf((JobStatus.FAILED, JobStatus.CANCELLED)), **ASKED}
+    ended = OneOf((JobStatus.FAILED, JobStatus.CANCELLED))
+    assert change.transition.guard == {"name": "a", "status": ended, "child.scope": None, **ASKED}
     single = applied(job, transitions.retry_again(job.id, NOW))
     after = applied(job, change.transition)
     assert after.next_run_at == LATER
     assert (after.fail_count, after.fail_reason, after.rescues, after.internals.rev) == (0, None, 0, 5)
     assert applied(after, transitions.reschedule(job.id, NOW, NOW)).updated_at == single.updated_at
     only = retry_selected(JobSelector(status=[status, "completed"]), job, NOW, LATER)
-    assert only.transition.guard == {"name": "a", "status": status}
+    assert only.transition.guard == {"name": "a", "status": status, "child.scope": None}
 
 
 @pytest.mark.parametrize("selector", [JobSelector(), JobSelector(status=list(JobStatus)), JobSelector(name="a")])

@@ -48,7 +48,7 @@ def test_names_of_a_job_are_those_that_a_program_uses() -> None:
     of_its_runs = ["attempts", "fail_count", "fail_reason", "errors", "rescues", "started_at", "finished_at"]
     of_its_handler = ["result", "progress", "saved"]
     of_its_enqueue = ["debounced_since", "follows"]
-    parts = ["limits", "schedule", "claim", "again", "follow_up", "internals"]
+    parts = ["limits", "schedule", "claim", "again", "follow_up", "nursery", "child", "internals"]
     names = [*of_every_job, *of_its_runs, *of_its_handler, *of_its_enqueue, *parts]
     assert [name for name in dir(claimed()) if not name.startswith("_")] == sorted(names)
 

@@ -21,6 +21,7 @@ from trio_monque import Job, JobStatus, Monque, RunningJob, Workers, open_schedu
 from trio_monque.jobs.job_parts import (
     IN_PARTS,
     PARTS,
+    ChildOf,
     FollowUp,
     FollowUpChosen,
     FollowUpOwed,
@@ -28,6 +29,7 @@ from trio_monque.jobs.job_parts import (
     JobClaim,
     JobInternals,
     JobLimits,
+    NurseryScope,
     RunAgain,
     Schedule,
 )
@@ -88,6 +90,17 @@ def test_job_survives_the_way_to_the_database_and_back(db: Database, jobs: Colle
         rescues=1,
         limits=JobLimits(timeout=2.5, max_attempts=0, max_rescues=0, start_by=at),
         again=RunAgain(call=ObjectId(), data=[1], next_run_at=at, start_by=at, debounced_since=at),
+        nursery=NurseryScope(
+            id=ObjectId(), occurrence=at, since_attempt=2, failed={"0": [ObjectId()]}, steps={"a.b": [1]}
+        ),
+        child=ChildOf(
+            scope=ObjectId(),
+            parent=ObjectId(),
+            block="place",
+            key="k",
+            run=2,
+            cancelled_by=1,
+        ),
         internals=JobInternals(rev=4, receipt="r", occurrence=at, resumes_at=at, saved_for=at),
         debounced_since=at,
         follows=ObjectId(),

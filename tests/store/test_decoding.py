@@ -53,6 +53,11 @@ COUNTED_IN_PARTS = ("limits.max_attempts", "limits.max_rescues", "schedule.versi
 # As this library writes it, and as anybody might have.
 USUAL: Mapping[str, st.SearchStrategy[Any]] = {
     **dict.fromkeys(("id", "follows", "again.call"), st.builds(ObjectId)),
+    **dict.fromkeys(("nursery.id", "child.scope", "child.parent"), st.builds(ObjectId)),
+    **dict.fromkeys(("nursery.since_attempt", "child.run", "child.cancelled_by"), st.integers(0, 9)),
+    "nursery.steps": st.sampled_from([{}, {"a": 1, "b.c": [2]}]),
+    "nursery.failed": st.sampled_from([{}, {"0": [ObjectId("a" * 24)]}]),
+    **dict.fromkeys(("child.block", "child.key"), WORDS),
     **{name: MOMENTS for name, kind in TYPES.items() if "datetime" in kind},
     **dict.fromkeys(
         ("name", "fail_reason", "unique_key", "schedule.cron", "schedule.timezone", "internals.receipt"), WORDS
@@ -81,7 +86,10 @@ USUAL: Mapping[str, st.SearchStrategy[Any]] = {
 
 
 # These are always looked at by all the rules, so half of the documents are without them.
-SELDOM = {"limits.timeout", "limits.max_rescues", "schedule.on_exhausted", "errors"}
+SELDOM = {
+    *("limits.timeout", "limits.max_rescues", "schedule.on_exhausted", "errors"),
+    *("nursery.failed", "nursery.steps"),
+}
 
 
 @st.composite

@@ -181,6 +181,16 @@ DEFINITIONS: Sequence[tuple[str, str, dict[str, Any]]] = (
         {"partialFilterExpression": {"again": {"$exists": True}, "status": {"$in": ["completed", "failed"]}}},
     ),
     ("trio_monque_schedules", "nextRunAt _id", {"partialFilterExpression": {"repeatInterval": {"$exists": True}}}),
+    (
+        "trio_monque_scopes",
+        "scope parent _id",
+        {
+            "partialFilterExpression": {
+                "scope": {"$exists": True},
+                "status": {"$in": ["pending", "processing"]},
+            }
+        },
+    ),
     ("trio_monque_ended", "status updatedAt _id", {"partialFilterExpression": HAS_ENDED}),
     ("trio_monque_ended_by_name", "status name updatedAt _id", {"partialFilterExpression": HAS_ENDED}),
 )

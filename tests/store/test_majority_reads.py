@@ -79,6 +79,11 @@ DECIDES: Final[Mapping[str, Sequence[str]]] = {
     "jobs.replacing._holder": [MAJORITY],
     "jobs.settling._read_fates": [AFTER_A_WRITE],
     "jobs.stale_regions.open_regions": [MAJORITY],  # A viewer reads what a majority has, after the event.
+    "jobs.nursery_children._batch": [AFTER_A_WRITE],
+    "jobs.nursery_children._parents": [AFTER_A_WRITE],
+    "jobs.nursery_children.look": [AFTER_A_WRITE],
+    "jobs.nursery_children.needed": [AFTER_A_WRITE],
+    "jobs.nursery_children.read": [AFTER_A_WRITE],
     "jobs.unstarted_writes.end": [AFTER_A_WRITE],
 }
 
@@ -91,7 +96,7 @@ A_WRITE_ASKS_AGAIN: Final = {
     "jobs.instances.locked_until", "jobs.instances.read", "jobs.instances.read_all", "broken.repairing.try_out",
     "jobs.rescuing._as_compared", "jobs.rescuing.look", "jobs.rescuing.read", "jobs.rescuing.read_whole",
     "jobs.retention.beyond_the_last", "jobs.retention.choose", "jobs.retention.names", "jobs.starting_again._look",
-    "jobs.unstarted_writes.look",
+    "jobs.unstarted_writes.look", "jobs.nursery_children._update",
 }  # fmt: skip
 
 # When to look again, or what to leave out for a minute: another look corrects it.
@@ -111,7 +116,7 @@ IS_SHOWN: Final = {
     "documents.indexes.is_large", "driver.member_admin.stored_configuration", "reads.page_reader._batches",
     "documents.listing_and_readmitting.page",
     "reads.queries.count_due_before", "reads.queries.get_job", "reads.queries.get_job_by_key",
-    "reads.queries.names_at_rest", "reads.queries.raw_documents",
+    "reads.queries.names_at_rest", "reads.queries.raw_documents", "reads.queries.scope_of_children",
     "reads.queue_depths.queue_depths", "reads.selection_counts._number", "reads.job_counts.queue_stats",
     "reads.counts_by_name._rows", "reads.counts_by_name.counts_by_name",
     "reads.special_jobs.among_unique_keys", "reads.special_jobs.by_next_run",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Final
 
 import pytest
 from bson import ObjectId
@@ -27,8 +26,6 @@ from trio_monque.store.jobs.stale_regions import (
     region_of,
 )
 
-LAST: Final = ObjectId("f" * 24)
-
 
 @pytest.fixture
 def store(db: Database) -> JobCollection:
@@ -36,20 +33,25 @@ def store(db: Database) -> JobCollection:
 
 
 def stale_by(store: JobCollection, write: Callable[[], object], only: frozenset[ObjectId] | None = None) -> set[str]:
-    """The regions that the write makes stale."""
-    watch = open_regions(store, only)
-    found: set[str] = set()
+    """The regions that the write makes stale, between two marks: a narrow stream begins some seconds in the past."""
+    first, last = ObjectId(), ObjectId()
+    watch = open_regions(store, None if only is None else only | {first, last})
+
+    def until(mark: ObjectId) -> set[str]:
+        """What comes up to it, or in one answer with it."""
+        store.collection.insert_one({"_id": mark})
+        found: set[str] = set()
+        while region_of(mark) not in found:
+            found |= watch.read()
+        return found - {region_of(mark)}
+
     try:
+        until(first)
         write()
-        store.collection.insert_one({"_id": LAST})
-        while region_of(LAST) not in found:
-            # Those of the mark come last, and maybe in one answer with the others.
-            regions = watch.read()
-            found |= regions
+        return until(last)
     finally:
         watch.close()
-        store.collection.delete_one({"_id": LAST})
-    return found - {region_of(LAST)}
+        store.collection.delete_many({"_id": {"$in": [first, last]}})
 
 
 def test_renewal_of_a_claim_concerns_the_page_of_its_job_alone(store: JobCollection, jobs: Collection) -> None:
@@ -100,7 +102,7 @@ def test_other_collections_and_ids_that_no_job_has_concern_nothing_more(store: J
 def test_narrow_stream_has_what_is_rare_and_the_jobs_that_are_looked_at(store: JobCollection, db: Database) -> None:
     jobs, monque = store.collection, Monque(db)
     job, another = insert(store), insert(store)
-    only = jobs_of({region_of(job.id), region_of(LAST), NAMES})
+    only = jobs_of({region_of(job.id), NAMES})
     failed = {"$set": {"status": "failed"}}
 
     def write_much() -> None:

@@ -13,6 +13,8 @@ from trio_monque import (
     JobDeletedError,
     JobFailedError,
     JobFilter,
+    JobNursery,
+    JobNurseryError,
     JobSelector,
     JobStatus,
     Monque,
@@ -29,6 +31,7 @@ from trio_monque import (
     Worker,
     Workers,
     open_claims,
+    open_job_nursery,
     open_scheduler,
     run_claims,
     run_scheduler,
@@ -44,6 +47,7 @@ from trio_monque.claims import (
     readmit,
 )
 from trio_monque.client import (
+    Child,
     EventStream,
 )
 from trio_monque.diagnosis import Concern, Diagnosis, Finding, NameOverview, Overview, Reason, Severity
@@ -76,6 +80,7 @@ from trio_monque.errors import (
     MissingIndexError,
     MonqueConnectionError,
     MonqueError,
+    NurseryLostError,
     PartialBulkError,
     PartialEnqueueError,
     PayloadTooLargeError,
@@ -118,6 +123,7 @@ from trio_monque.jobs import (
     BrokenDocument,
     BulkFailure,
     BulkResult,
+    ChildOf,
     CursorPage,
     Enqueued,
     ErrorGroup,
@@ -137,6 +143,7 @@ from trio_monque.jobs import (
     JobSort,
     Minute,
     NamePause,
+    NurseryScope,
     QueueDepth,
     QueueStats,
     QueueView,

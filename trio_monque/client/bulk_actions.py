@@ -14,8 +14,9 @@ from ..error_types import MonqueConnectionError
 from ..jobs.bulk_changes import CANCELLABLE, DELETABLE, RETRIABLE, Change, cancel_selected, retry_selected, spread_over
 from ..jobs.job import Job, JobStatus
 from ..jobs.job_selector import JobSelector
+from ..jobs.nursery_scopes import PROGRAM
 from ..store.driver.types import ObjectId
-from ..store.jobs import bulk_writes, indexes
+from ..store.jobs import bulk_writes, indexes, nursery_children
 from ..store.jobs.bulk_writes import Sending, Written
 from .client_context import ClientContext
 from .enqueue import looked_up
@@ -104,9 +105,26 @@ class RetryJobs(_Changing):
         # Not all due at once: a thousand jobs of one name would hit the service that failed them at the same moment.
         moments = spread_over(now, self._spread, len(chosen), self._random)
         pairs = zip(chosen, moments, strict=True)
-        return self._made(
-            bulk_writes.retry, [retry_selected(self._selector, job, now, moment) for job, moment in pairs]
+        refused = self._of_nurseries(chosen)
+        written = self._made(
+            bulk_writes.retry,
+            [retry_selected(self._selector, job, now, moment) for job, moment in pairs if job.id not in refused],
         )
+        written.refused = {**written.refused, **refused}
+        return written
+
+    def _of_nurseries(self, chosen: Sequence[Job]) -> Mapping[ObjectId, str]:
+        """Detach children whose parents are over; return those that only their parents may run again, and why."""
+        refused = {job.id: "it stood for a program, which is gone" for job in chosen if job.name == PROGRAM}
+        children = [job for job in chosen if job.child is not None]
+        if not children:
+            return refused
+        needed = nursery_children.needed(self._context.jobs, [job.id for job in children])
+        nursery_children.detach(self._context.jobs, [job for job in children if job.id not in needed])
+        for job in children:
+            if job.id in needed and job.child is not None:
+                refused[job.id] = f"it is a child of job {job.child.parent}: retry that job"
+        return refused
 
     def event(self, count: int, by_name: Mapping[str, int]) -> events.Event:
         return events.JobsRetried(count, by_name)

@@ -20,9 +20,9 @@ import logging
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator, Set
 from contextlib import contextmanager
-from typing import Final
+from typing import Final, Protocol
 
 from ..error_types import MonqueConnectionError, MonqueError
 from ..log import logger_of
@@ -31,7 +31,7 @@ from ..store.job_collection import JobCollection
 from ..store.jobs.change_stream import NoStreamError
 from ..store.jobs.ended_jobs import EndedLook, EndStream, gone_among, look_at, open_end_stream
 from ..threads_and_frozen_time import starting_thread
-from .job_wait import AGAIN_AFTER, JobWait, OnEnd
+from .job_wait import AGAIN_AFTER, OnEnd
 
 logger = logger_of()
 
@@ -44,6 +44,40 @@ LONGEST_PAUSE: Final = 1.0
 
 STREAM_WAIT: Final = 1.0
 """Seconds after which the follower notices that there are no waits any more."""
+
+
+class EndWait(Protocol):
+    """A wait for ends, as the watcher needs it: a JobWait, or the ChildEnds of a job nursery.
+
+    Attributes:
+        ids: All jobs that it has ever waited for.
+        live: Those whose ends are not known yet.
+        is_over: Nothing needs to be reported to it any more.
+    """
+
+    @property
+    def ids(self) -> Iterable[ObjectId | str]: ...
+
+    @property
+    def live(self) -> set[ObjectId]: ...
+
+    @property
+    def is_over(self) -> bool: ...
+
+    def take(self, found: EndedLook, gone: Iterable[ObjectId] = ...) -> None:
+        """Note what a look found, and which jobs are gone for certain."""
+        ...
+
+    def fail(self, error: MonqueError, job_id: ObjectId | None = ...) -> None:
+        """End the wait with this error."""
+        ...
+
+
+class ChildWait(EndWait, Protocol):
+    """A wait whose jobs grow."""
+
+    ids: set[ObjectId]
+    live: set[ObjectId]
 
 
 def look(jobs: JobCollection, ids: Collection[ObjectId]) -> tuple[EndedLook, set[ObjectId]]:
@@ -64,8 +98,8 @@ class EndWatcher:
         self._jobs = jobs
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
-        self._waits: dict[JobWait, OnEnd] = {}
-        self._of_job: defaultdict[ObjectId, set[JobWait]] = defaultdict(set)
+        self._waits: dict[EndWait, OnEnd] = {}
+        self._of_job: defaultdict[ObjectId, set[EndWait]] = defaultdict(set)
         self._new: set[ObjectId] = set()
         self._reported: set[ObjectId] = set()
         self._later: list[tuple[float, float, ObjectId]] = []  # When to look again, and after which pause.
@@ -75,7 +109,7 @@ class EndWatcher:
         self._has_looker = self._has_follower = False
 
     @contextmanager
-    def waiting(self, wait: JobWait, on_end: OnEnd, fault: MonqueConnectionError | None = None) -> Iterator[None]:
+    def waiting(self, wait: EndWait, on_end: OnEnd, fault: MonqueConnectionError | None = None) -> Iterator[None]:
         """Call `on_end` once when the wait is over, for as long as the block lasts.
 
         Args:
@@ -106,6 +140,19 @@ class EndWatcher:
                 self._forget(wait)
                 self._changed.notify_all()
 
+    def add(self, wait: ChildWait, ids: Set[ObjectId]) -> None:
+        """Let a wait that is watched wait for these jobs, too. They are looked at once soon."""
+        with self._changed:
+            wait.ids |= ids
+            wait.live |= ids
+            if wait not in self._waits:
+                return  # It is over.
+            for job_id in ids:
+                self._of_job[job_id].add(wait)
+            if self._is_following:
+                self._new |= ids  # One may have ended since it was stored, and the stream has said so already.
+            self._changed.notify_all()
+
     def _start_threads(self) -> None:
         with self._lock:
             starts_looker, self._has_looker = not self._has_looker, True
@@ -125,7 +172,7 @@ class EndWatcher:
 
     # --- Under the lock ---
 
-    def _forget(self, wait: JobWait) -> None:
+    def _forget(self, wait: EndWait) -> None:
         self._waits.pop(wait, None)
         for job_id in wait.ids:
             if isinstance(job_id, ObjectId) and (waits := self._of_job.get(job_id)) is not None:
@@ -200,6 +247,14 @@ class EndWatcher:
                 if wait.is_over:
                     over.append(self._waits[wait])
                     self._forget(wait)
+            # A nursery goes on waiting for others: without this, each of its ended children would be looked at for as
+            # long as it does.
+            for job_id in (*found.ended, *found.recurring, *gone):
+                waits = {wait for wait in self._of_job.get(job_id, ()) if job_id in wait.live}
+                if waits:
+                    self._of_job[job_id] = waits
+                else:
+                    self._of_job.pop(job_id, None)
         for on_end in over:
             on_end()
 

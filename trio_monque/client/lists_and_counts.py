@@ -72,7 +72,8 @@ def get_jobs_with_cursor(
     query = page_query(cursor, limit, direction, filter, sort)
 
     def read() -> CursorPage:
-        asked = replace(query, filter=query.filter.as_of(context.now))
+        wanted = query.filter.as_of(context.now).within_scope(partial(queries.scope_of_children, context.jobs))
+        asked = replace(query, filter=wanted)
         return page_of(asked, queries.get_page(context.jobs, asked))
 
     return Read(read)

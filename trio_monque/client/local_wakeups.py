@@ -50,6 +50,12 @@ class LocalScheduler(Protocol):
     def watch(self, is_idle: Callable[[], bool]) -> None:
         """Watch the claims of another scheduler of this run, which holds claims until `is_idle()`."""
 
+    def look_for_requests(self) -> None:
+        """Look whether runs are asked to end: in virtual time, no change stream reports it."""
+
+    def look_for_orphans(self) -> None:
+        """Look for children of job nurseries whose parents are over: a client has changed or deleted jobs."""
+
     def look_for_pauses(self) -> None:
         """Look up the paused names before the next claim: they may have changed."""
 
@@ -131,15 +137,20 @@ class Announcer:
 
     def deliver(self, caused: Caused) -> None:
         """Wake schedulers for what an operation caused, once, and tasks that wait for the ends of jobs."""
-        announce_ends(self._namespace)
+        if not (caused.jobs and caused.are_new):  # To store jobs ends none.
+            announce_ends(self._namespace)
         if caused.jobs:
             self.announce(caused.jobs, caused.session, new=caused.are_new)
         if caused.may_be_due:
             self.announce_unknown()
+        if self._namespace in WITH_NURSERIES and not caused.are_new and virtual_time() is not None:
+            self._announce(lambda scheduler: scheduler.look_for_orphans())
+        if caused.asked_to_end and virtual_time() is not None:
+            self._announce(lambda scheduler: scheduler.look_for_requests())
         if caused.changed_pauses:
             self._announce(lambda scheduler: scheduler.look_for_pauses())
         # Cleared, so that after the next step only that step's effects are announced.
-        caused.jobs, caused.may_be_due, caused.changed_pauses = (), False, False
+        caused.jobs, caused.may_be_due, caused.changed_pauses, caused.asked_to_end = (), False, False, False
 
     def _announce(self, what: Callable[[LocalScheduler], None]) -> None:
         def to_all() -> None:
@@ -182,6 +193,12 @@ def wake_all_schedulers() -> None:
             scheduler.look()
             scheduler.look_for_pauses()
             scheduler.look_for_the_dead()
+
+
+# --- Job nurseries ---
+
+WITH_NURSERIES: Final[set[str]] = set()
+"""The collections on which this process has opened job nurseries: a scheduler looks for orphans of theirs."""
 
 
 # --- The ends of jobs ---

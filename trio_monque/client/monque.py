@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Coroutine, Iterable, Sequence, Set
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence, Set
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime
 from typing import Any, Concatenate, Final, ParamSpec, TypeVar, Unpack, overload
@@ -35,6 +35,7 @@ from . import (
     recovery,
     schedules,
 )
+from .child_ends import ChildEnds
 from .client_context import ClientContext
 from .client_parts import ClientParts
 from .event_delivery import EventT, Listener
@@ -472,7 +473,7 @@ class Monque:
         finally:
             # Not in the thread, which may go on after a caller that no longer waits. Also after a step that failed: its
             # write may have been applied.
-            if LISTENING:
+            if LISTENING and not operation.only_reads:
                 self._announcer.deliver(operation.caused)
         if operation.on_progress is not None:
             answer = operation.on_progress(operation.result)
@@ -483,6 +484,21 @@ class Monque:
 async def announce(monque: Monque, event: Event) -> None:
     """Bring an event to the listeners of the client that none of its own calls caused."""
     await monque._event_delivery.deliver(event)  # noqa: SLF001  # Of the class above.
+
+
+def context_of(monque: Monque) -> ClientContext:
+    """Return what the operations of a client share."""
+    return monque._context  # noqa: SLF001  # Of the class above.
+
+
+async def carry_out(monque: Monque, operation: Operation[R]) -> R:
+    """Carry out an operation of a client."""
+    return await monque._run(operation)  # noqa: SLF001  # Of the class above.
+
+
+async def follow_ends(monque: Monque, ends: ChildEnds, work: Callable[[], Awaitable[None]]) -> None:
+    """Find out the ends that a job nursery of this client waits for, for as long as `work` goes on."""
+    await ends.follow(monque._context.jobs, monque._db_threads, monque._end_watcher, work)  # noqa: SLF001  # Of the class above.
 
 
 def regions_of(monque: Monque) -> Callable[[Set[str] | None], RegionWatch]:

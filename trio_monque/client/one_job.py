@@ -26,8 +26,9 @@ from ..jobs.conditional_write import OneOf, Transition, applied
 from ..jobs.job import Job, JobStatus
 from ..jobs.job_query import object_id
 from ..jobs.new_job import Named, check_name, check_unique_key, name_of
+from ..jobs.nursery_scopes import PROGRAM
 from ..store.driver.types import ObjectId
-from ..store.jobs import job_changes
+from ..store.jobs import job_changes, nursery_children
 from ..store.jobs.job_changes import KeyInUseError
 from ..store.reads import queries
 from .client_context import ClientContext
@@ -116,11 +117,15 @@ def cancel_job(context: ClientContext, job_id: ObjectId | str, *, running: bool 
 def retry_job(context: ClientContext, job_id: ObjectId | str) -> Operation[Job | None]:
     """Make a failed or cancelled job pending again, due now and with all its attempts.
 
+    A parent of job nurseries begins a new try: its handler decides anew, and children that had failed run again. A
+    child whose parent is over becomes a job of its own.
+
     Returns:
         The job as it is now; None if no job has that id.
 
     Raises:
-        JobStateError: It is neither failed nor cancelled, or another live job has its unique key.
+        JobStateError: It is neither failed nor cancelled, or another live job has its unique key, or it is a child of
+            a job that may still ask for it: retry that one.
         BrokenDocumentError: The document is not a job; it stays as it is.
         MonqueConnectionError: The database cannot be reached or used.
     """
@@ -270,6 +275,8 @@ def _request_cancel(context: ClientContext, job_id: ObjectId, now: datetime) -> 
 
 
 def _retry(context: ClientContext, seen: Job, now: datetime, caused: Caused) -> Job | None:
+    if seen.status in _ALLOWED["retry"]:
+        _free_of_nurseries(context, seen)
     transition = transitions.retry_again(seen.id, now)
     try:
         before = job_changes.apply_if_allowed(context.jobs, transition)
@@ -286,6 +293,18 @@ def _retry(context: ClientContext, seen: Job, now: datetime, caused: Caused) -> 
         after = applied(before, transition)
     caused.events.append(events.JobRetried(after, before.status))
     return after
+
+
+def _free_of_nurseries(context: ClientContext, seen: Job) -> None:
+    """Detach a child whose parent is over, so that it may run by itself. Raises if only its parent may run it again."""
+    if seen.name == PROGRAM:
+        raise JobStateError(seen.id, seen.status, "retry", "it stood for a program, which is gone: start the program")
+    if seen.child is None:
+        return
+    if seen.id in nursery_children.needed(context.jobs, [seen.id]):
+        because = f"it is a child of job {seen.child.parent}: retry that job"
+        raise JobStateError(seen.id, seen.status, "retry", because)
+    nursery_children.detach(context.jobs, [seen])
 
 
 def _status_of(context: ClientContext, job_id: ObjectId) -> str:

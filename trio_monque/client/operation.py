@@ -40,6 +40,7 @@ class Caused:
         session: The caller's session; while it is in a transaction, the jobs are not visible to others.
         may_be_due: There may be due jobs that `jobs` does not hold.
         changed_pauses: Names were paused or resumed.
+        asked_to_end: Running children of a job nursery were asked to end.
         events: For listeners, delivered once, when the operation has ended.
     """
 
@@ -48,6 +49,7 @@ class Caused:
     session: ClientSession | None = None
     may_be_due: bool = False
     changed_pauses: bool = False
+    asked_to_end: bool = False
     events: list[Event] = field(default_factory=list)
 
 

@@ -287,4 +287,6 @@ class Claimer(Generic[ClaimT, SettlementT]):
         return [run.group for run in runs]
 
     def _is_settler_behind(self) -> bool:
-        return is_settler_behind(len(self._runner.held), self._slots.running, self._slots.capacity)
+        # Parked runs wait for other items, and not for the settler.
+        unparked = len(self._runner.held) - self._runner.parked
+        return is_settler_behind(unparked, self._slots.running, self._slots.capacity)

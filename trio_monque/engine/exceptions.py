@@ -12,7 +12,7 @@ from typing import Any, Final, NoReturn
 
 import trio
 
-from ..foreign_errors import is_a, is_safe, leaves_of, without
+from ..foreign_errors import is_a, is_safe, leaves_of, unwrapped, without
 
 
 class LeakedCancellationError(RuntimeError):
@@ -81,19 +81,6 @@ def _first_of_user(frames: TracebackType | None) -> TracebackType | None:
 
 def _is_beneath(frame: TracebackType) -> bool:
     return str(frame.tb_frame.f_globals.get("__name__", "")).partition(".")[0] in _BENEATH
-
-
-def unwrapped(group: BaseExceptionGroup[Any], *, around_a_group: bool = False) -> BaseException:
-    """The single error in nested groups of one; the group itself if it has several.
-
-    With `around_a_group`, the caller's own code raised a group: only the outermost group is taken off, which trio made.
-    """
-    error: BaseException = group
-    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
-        error = error.exceptions[0]
-        if around_a_group:
-            break
-    return error
 
 
 def raise_unwrapped(group: BaseExceptionGroup[Any], *, around_a_group: bool = False) -> NoReturn:

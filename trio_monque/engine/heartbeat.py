@@ -138,6 +138,10 @@ class Heartbeat(Generic[ClaimT, SettlementT]):
                 self._answer.set()
                 self._answer = None
 
+    def beat_now(self) -> None:
+        """Renew at once: a cancellation may have been requested, which nothing else would report here."""
+        self._is_overdue.set()
+
     # --- Without renewals ---
 
     @contextmanager

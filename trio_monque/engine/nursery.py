@@ -23,12 +23,12 @@ from typing import Final, Generic, TypeVar
 
 import trio
 
+from ..foreign_errors import unwrapped
 from ..loop_time import loop_time
 from ..loops import TrioLoop
 from .claimer import Claimer
 from .demand import KnownItem
 from .engine_limits import EngineLimits
-from .exceptions import unwrapped
 from .guard import Stop, cause_of, guard, guard_all
 from .handler_tasks import TRIO_TASKS, HandlerTasks
 from .heartbeat import Heartbeat
@@ -228,6 +228,19 @@ class Engine(Generic[ClaimT, SettlementT, BatchT, SeenT, RescuedT]):
         """The write of `settle_by` will not be made; see `Control.resume_renewals`."""
         self._heartbeat.resume_renewals(run)
 
+    def park(self, run: Run[ClaimT], time_limit: float) -> None:
+        """A task of the run waits for other items; see `Runner.park`."""
+        self._runner.park(run, time_limit)
+
+    def unpark(self, run: Run[ClaimT]) -> None:
+        """That wait is over; see `Runner.unpark`."""
+        self._runner.unpark(run)
+
+    @property
+    def number_parked(self) -> int:
+        """How many runs wait for other items, without a slot."""
+        return self._runner.parked
+
     def expect(self, moment: float, item: KnownItem | None = None) -> None:
         """Something is due at that moment; see `Waker.expect`."""
         self.waker.expect(moment, item)
@@ -235,6 +248,10 @@ class Engine(Generic[ClaimT, SettlementT, BatchT, SeenT, RescuedT]):
     def look(self) -> None:
         """Something may be due; see `Waker.look`."""
         self.waker.look()
+
+    def look_for_requests(self) -> None:
+        """A cancellation may have been requested; see `Heartbeat.beat_now`."""
+        self._heartbeat.beat_now()
 
     def end_with(self, error: Exception) -> None:
         """Ends in order, and raises this; see `Stop.end_with`."""

@@ -91,6 +91,7 @@ class Run(Generic[ClaimT]):
             does not mean that: a claim that was not renewed in time may still be ours.
         is_settled_early: Its claim was settled while its handler goes on: nothing is left to write.
         is_settling_early: That settlement is on its way, and its outcome unknown.
+        parked: How many of its tasks wait for other items, so that it has no slot; see `Runner.park`.
         has_begun: Its handler, or a middleware around it, was called. The thread that calls it writes this.
         has_broken_engine: The engine crashed by what this run gave it, and must not write its end.
     """
@@ -126,6 +127,7 @@ class Run(Generic[ClaimT]):
         "is_settling_early",
         "is_suspect",
         "key",
+        "parked",
         "scope",
         "task",
         "thread",
@@ -152,6 +154,7 @@ class Run(Generic[ClaimT]):
         self.is_gone = False
         self.is_settled_early = False
         self.is_settling_early = False
+        self.parked = 0
         self.has_begun = False
         self.has_broken_engine = False
         # The clocks of the limits are all trio's: no wall clock decides about a run.
@@ -231,6 +234,19 @@ class Run(Generic[ClaimT]):
     @property
     def duration(self) -> float:
         return max(0.0, self._clock.current_time() - self._started)
+
+    def park(self, time_limit: float) -> None:
+        """One more of its tasks waits for other items. Its own time limit counts on; without one, only its renewals."""
+        self.parked += 1
+        if time_limit > self._time_limit:
+            self._time_limit = time_limit
+            self._new_ends()
+
+    def unpark(self) -> None:
+        """One of those waits is over."""
+        # Decided while it is parked: its deadline may be what has ended the wait.
+        self._reason_except_lost_at(self._clock.current_time())
+        self.parked -= 1
 
     def wait_to_begin(self) -> None:
         """Its handler waits before the work: its time limit does not run until `begin`."""
@@ -361,7 +377,9 @@ class Run(Generic[ClaimT]):
         # Report TIMEOUT only if the time limit came before the lease deadline; the earlier of the two cancelled the
         # scope.
         if self._reason is None and self.deadline <= min(now, self._lease_deadline):
-            self._reason = CancelReason.TIMEOUT
+            # A parked run has done nothing wrong when its renewals end: it is given back, and goes on in its next run.
+            is_handed_over = self.parked and now < self._started + self._time_limit
+            self._reason = CancelReason.SHUTDOWN if is_handed_over else CancelReason.TIMEOUT
         # `begins_at` has moved the deadline, and the scope has ended by the old one: `begin` comes too late.
         if self._reason is None and self._ends_at <= now and self._ends_at < min(self.deadline, self._lease_deadline):
             return CancelReason.SHUTDOWN

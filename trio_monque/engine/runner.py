@@ -48,6 +48,7 @@ class Runner(Generic[ClaimT, SettlementT]):
             The heartbeat renews these claims. At the end of the engine, here are those that were not settled.
         tasks: Where runs are started.
         start_lags: Seconds from asking for a claim to the start of its handler.
+        parked: How many runs wait for other items, and have no slot.
     """
 
     def __init__(
@@ -77,6 +78,7 @@ class Runner(Generic[ClaimT, SettlementT]):
         self._withheld: set[Hashable] = set()
         self.tasks = RunTasks(self.run_to_end, self.run_in_turn)
         self.start_lags = Spread()
+        self.parked = 0
         self._changed: trio.Event | None = None  # Made by the task that waits for it: mostly none waits.
         self._wakes_when_settled = False
         self._early: EarlySettlements[ClaimT, SettlementT] = EarlySettlements(
@@ -275,6 +277,9 @@ class Runner(Generic[ClaimT, SettlementT]):
             if self._withheld and key in self._withheld:
                 self._withheld.discard(key)
                 self._wake.set()
+        if run.parked:
+            self.parked -= 1  # It has no slot.
+            return
         if not (run.is_settling_early or run.is_settled_early):
             self._free_slot(run)
             return
@@ -283,6 +288,25 @@ class Runner(Generic[ClaimT, SettlementT]):
             self._free_slot(run)
         if self._early.handler_ended(run):
             self.changed()  # No settlement follows that would report it.
+
+    def park(self, run: Run[ClaimT], time_limit: float = math.inf) -> None:
+        """A task of a run waits for other items, perhaps of this instance: until `unpark`, the run has no slot.
+
+        Otherwise as many such runs as there are slots would wait for ever. Nor does a run hold up suspects: it has come
+        to a wait, and has not killed this process. It is called once for each task that waits.
+        """
+        run.park(time_limit)
+        if run.parked == 1 and not run.has_ended:
+            self._free_slot(run)
+            run.is_suspect = False
+            self.parked += 1
+
+    def unpark(self, run: Run[ClaimT]) -> None:
+        """That wait is over: the run takes a slot again, even if none is free. Then nothing new starts until one is."""
+        run.unpark()
+        if not run.parked and not run.has_ended:
+            self._take_slot(run)
+            self.parked -= 1
 
     def _take_slot(self, run: Run[ClaimT]) -> None:
         self._slots.take(run.group, suspect=run.is_suspect)

@@ -82,6 +82,22 @@ class Control(Protocol[ClaimT, SettlementT_contra]):
         """Renews the claim again before `settle_by` has returned: its write will not be made, and takes long to end."""
         ...
 
+    def park(self, run: Run[ClaimT], time_limit: float) -> None:
+        """A task of the run waits for other items, and the run has no slot until `unpark`.
+
+        `time_limit` is what the run itself may take; infinity if only its renewals limit it.
+        """
+        ...
+
+    def unpark(self, run: Run[ClaimT]) -> None:
+        """That wait is over."""
+        ...
+
+    @property
+    def number_parked(self) -> int:
+        """How many runs wait so."""
+        ...
+
     def expect(self, moment: float, item: KnownItem | None = None) -> None:
         """Something is due at that moment on trio's clock; only this item, if one is named."""
         ...

@@ -69,7 +69,7 @@ def engine_numbers(engine: Engine[Any, Any, Any, Any, Any], running: int, conten
         renewals=int(renewals.total),
         renewal_failures=progress_of("heartbeat").failures,
         held=held,
-        unsettled=max(0, held - (running - engine.number_outliving)),
+        unsettled=max(0, held - engine.number_parked - (running - engine.number_outliving)),
         free_slots=engine.slots.demand().total,
         claim_batches=claims.count,
         largest_claim_batch=int(claims.largest),

@@ -7,12 +7,14 @@ from .failure_groups import ErrorGroup, ErrorGroups, FailureGroup
 from .instance import Instance
 from .job import Job, JobStatus
 from .job_parts import (
+    ChildOf,
     FollowUpChosen,
     FollowUpOwed,
     FollowUpParked,
     JobClaim,
     JobInternals,
     JobLimits,
+    NurseryScope,
     RunAgain,
     Schedule,
 )
@@ -21,6 +23,7 @@ from .job_selector import JobSelector, Selection
 from .minutes import Figures, Histogram, Minute
 from .name_pause import NamePause
 from .new_job import NewJob
+from .nursery_errors import JobNurseryError
 from .outcomes import Discard, Retry, Snooze
 from .schedule_preview import SchedulePreview
 from .views import BrokenDocument, CursorPage, JobList, QueueDepth, QueueStats, QueueView, ScheduleBrief, WorkerView
@@ -29,6 +32,7 @@ __all__ = [
     "BrokenDocument",
     "BulkFailure",
     "BulkResult",
+    "ChildOf",
     "CursorPage",
     "Discard",
     "Enqueued",
@@ -51,12 +55,14 @@ __all__ = [
     "JobInternals",
     "JobLimits",
     "JobList",
+    "JobNurseryError",
     "JobSelector",
     "JobSort",
     "JobStatus",
     "Minute",
     "NamePause",
     "NewJob",
+    "NurseryScope",
     "QueueDepth",
     "QueueStats",
     "QueueView",

@@ -42,7 +42,7 @@ def cancel_selected(selector: JobSelector, jobs: tuple[Job, ...], now: datetime)
 def retry_selected(selector: JobSelector, job: Job, now: datetime, next_run_at: datetime) -> Change:
     """failed or cancelled -> pending, due at `next_run_at`, if the job still matches the selection."""
     again = retry_again(_NO_JOB, now)
-    guard = {**selector.guard(selector.among(RETRIABLE)), "name": job.name}
+    guard = {**selector.guard(selector.among(RETRIABLE)), "name": job.name, "child.scope": None}
     return Change(replace(_guarded(again, guard), set={**again.set, "next_run_at": next_run_at}), (job,))
 
 

@@ -18,10 +18,12 @@ from .job_parts import (
     IN_PARTS,
     NO_INTERNALS,
     NO_LIMITS,
+    ChildOf,
     FollowUp,
     JobClaim,
     JobInternals,
     JobLimits,
+    NurseryScope,
     RunAgain,
     Schedule,
 )
@@ -83,6 +85,9 @@ class Job(Generic[Result_co]):
         debounced_since: When the first of the calls was made that `on_conflict="debounce"` made one job of; None for
             none, and after its first run.
         again: Another run that a call wants of this running job, by its `on_conflict`; None for none.
+        nursery: What it knows its children by, once it has opened a job nursery; None for none.
+        child: The job nursery that it is a child of (`parent`, `block`, `key`), and what its parent notes in it; None
+            for none.
         internals: What the library notes for itself. It may change with each version.
     """
 
@@ -113,6 +118,8 @@ class Job(Generic[Result_co]):
     follow_up: FollowUp | None = None
     debounced_since: datetime | None = None
     again: RunAgain | None = None
+    nursery: NurseryScope | None = None
+    child: ChildOf | None = None
     internals: JobInternals = NO_INTERNALS
 
     def __getstate__(self) -> dict[str, Any]:

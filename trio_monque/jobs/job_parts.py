@@ -122,6 +122,46 @@ FollowUp = FollowUpOwed | FollowUpChosen | FollowUpParked
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NurseryScope:
+    """What a job has that has opened a job nursery: what its children, and its later runs, know it by.
+
+    Attributes:
+        id: The scope: children have it, too.
+        occurrence: The occurrence of a recurring job that it belongs to; None for a one-off job.
+        since_attempt: The `attempts` of the first run of this try. A retry by hand begins a new one; then it is None.
+        failed: The blocks that have failed in this try, each with the ids of the children by which it did.
+        steps: The results of `job.step`, by their keys.
+    """
+
+    id: ObjectId | None = None
+    occurrence: datetime | None = None
+    since_attempt: int | None = None
+    failed: Mapping[str, Any] | None = None
+    steps: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChildOf:
+    """What a child of a job nursery has. `jobs/nursery_scopes.py` has what it means.
+
+    Attributes:
+        scope: The scope of its parent.
+        parent: The id of its parent.
+        block: The key of the block that started it, or its number.
+        key: Its own key in the block, if one was given.
+        run: The `attempts` of the parent in the run that started it last.
+        cancelled_by: The `attempts` of the run whose block cancelled it, or of the parent when it was swept.
+    """
+
+    scope: ObjectId | None = None
+    parent: ObjectId | None = None
+    block: str | None = None
+    key: str | None = None
+    run: int | None = None
+    cancelled_by: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JobInternals:
     """What the library notes in a job for itself. It may change with each version.
 
@@ -144,11 +184,27 @@ NO_CLAIM: Final = JobClaim()
 NO_LIMITS: Final = JobLimits()
 NO_INTERNALS: Final = JobInternals()
 
-EMPTY: Final[Mapping[str, Any]] = MappingProxyType({"claim": NO_CLAIM, "limits": NO_LIMITS, "internals": NO_INTERNALS})
+EMPTY: Final[Mapping[str, Any]] = MappingProxyType(
+    {
+        "claim": NO_CLAIM,
+        "limits": NO_LIMITS,
+        "internals": NO_INTERNALS,
+        "nursery": NurseryScope(),
+        "child": ChildOf(),
+    }
+)
 """The parts that may change inside, with nothing in them. The others change as a whole."""
 
 PARTS: Final[Mapping[str, type[Any]]] = MappingProxyType(
-    {"claim": JobClaim, "schedule": Schedule, "limits": JobLimits, "again": RunAgain, "internals": JobInternals}
+    {
+        "claim": JobClaim,
+        "schedule": Schedule,
+        "limits": JobLimits,
+        "again": RunAgain,
+        "internals": JobInternals,
+        "nursery": NurseryScope,
+        "child": ChildOf,
+    }
 )
 """The attributes of a job that are parts, and their classes. (`follow_up` is a single field of the document.)"""
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+import copy
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, Self
 
 from bson import ObjectId
 from bson.errors import InvalidId
@@ -16,9 +17,13 @@ from .conditional_write import PresentAs, Within
 from .cursors import ORDERS, Anchor, decode
 from .field_conditions import Conditions, FieldValue, checked_fields
 from .job import JobStatus
-from .job_selector import JobSelector, Statuses, checked_instance, checked_name, within
+from .job_selector import LIVE, JobSelector, Statuses, checked_instance, checked_name, within
 
 SortField = Literal["id", "created_at", "updated_at", "next_run_at"]
+
+
+NO_SCOPE: Final = ObjectId("0" * 24)
+"""The scope of no child."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +36,8 @@ class JobFilter(JobSelector):
         created_from, created_to: `created_at` is in this range, ends included.
         run_from, run_to: Likewise for `next_run_at`.
         instance: Running jobs that this instance holds: the `id` of an Instance, or `claimedBy` of Monque for Node.
+        parent: Children of this job that are pending or run: it has started them in a job nursery. An ObjectId, or its
+            hex string. Children that have ended are not found: no index has them.
         fields: Values of fields of the meta and of the data: `{"meta.tenant": "acme"}`. The keys are dotted paths of
             letters, digits and `_`. The values are text, numbers, True, False, None and ObjectIds, or a list of
             them: the field must have one of the values. A field with a list matches if the list has the value. None
@@ -45,7 +52,9 @@ class JobFilter(JobSelector):
     run_from: datetime | None = None
     run_to: datetime | None = None
     instance: str | None = None
+    parent: ObjectId | str | None = None
     fields: Mapping[str, FieldValue | Collection[FieldValue]] | None = None
+    _scope: ObjectId | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -56,8 +65,32 @@ class JobFilter(JobSelector):
                 problem = "cannot be combined with instance: only running jobs are held by one"
                 raise InvalidOptionError("status", statuses, problem)
             object.__setattr__(self, "status", (JobStatus.PROCESSING,))
+        if self.parent is not None:
+            self._check_parent(self.parent)
         if self.fields is not None:
             object.__setattr__(self, "fields", checked_fields(self.fields))
+
+    def _check_parent(self, given: ObjectId | str) -> None:
+        parent = object_id(given)
+        if parent is None:
+            raise InvalidOptionError("parent", given, "must be the id of a job")
+        if self.statuses is not None and not set(self.statuses) <= set(LIVE):
+            problem = "cannot be combined with parent: only pending and running children are found"
+            raise InvalidOptionError("status", ", ".join(self.statuses), problem)
+        if self.instance is not None or self.has_key:
+            raise InvalidOptionError("parent", given, "cannot be combined with an instance or a unique key: choose one")
+        object.__setattr__(self, "parent", parent)
+
+    def within_scope(self, scope_of: Callable[[ObjectId], ObjectId | None]) -> Self:
+        """Return this filter with the scope of its parent, which the index of children begins with.
+
+        `scope_of` is called only for a filter by the parent. None: the parent is over, and has no children.
+        """
+        if not isinstance(self.parent, ObjectId):
+            return self
+        pinned = copy.copy(self)
+        object.__setattr__(pinned, "_scope", scope_of(self.parent) or NO_SCOPE)
+        return pinned
 
     @property
     def field_conditions(self) -> Conditions:
@@ -82,6 +115,9 @@ class JobFilter(JobSelector):
             asked["next_run_at"] = replace(ends, above=other.above, at_most=min(latest, default=None))
         if self.instance is not None:
             asked["claim.by"] = self.instance
+        if self.parent is not None:
+            assert self._scope is not None, "the call reads the scope"
+            asked |= {"child.scope": self._scope, "child.parent": self.parent}
         for path, values in self.field_conditions:
             asked[path] = PresentAs(values)
         return asked

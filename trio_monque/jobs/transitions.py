@@ -45,9 +45,13 @@ from .conditional_write import OneOf, Transition
 from .error_history import Failure
 from .follow_ups import OWED
 from .job import OF_ONE_OCCURRENCE, Job, JobStatus, deaths_of, occurrence_of, resumed
+from .job_parts import NurseryScope
 from .run_again import COPIED
 
 _NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
+
+_BY_ITS_BLOCK: Final = ("child.cancelled_by",)
+"""What the pass of a job nursery leaves in a child that it cancels."""
 
 PENDING, PROCESSING = JobStatus.PENDING, JobStatus.PROCESSING
 COMPLETED, FAILED, CANCELLED = JobStatus.COMPLETED, JobStatus.FAILED, JobStatus.CANCELLED
@@ -82,6 +86,10 @@ TABLE: Final = (
     Row("set_aside", PENDING, FAILED, "the server refuses every claim on it"),
     Row("retry_again", FAILED, PENDING, "a caller gave it new attempts"),
     Row("retry_again", CANCELLED, PENDING, "a caller gave it new attempts"),
+    Row("run_child_again", FAILED, PENDING, "its block, in a new try or a later run of its parent, asks for it again"),
+    Row(
+        "run_child_again", CANCELLED, PENDING, "its block, in a new try or a later run of its parent, asks for it again"
+    ),
     Row("reschedule", PENDING, PENDING, "a caller changed when it is due"),
     Row("update_pending", PENDING, PENDING, "its schedule or data was brought up to date"),
     Row("update_claimed", PROCESSING, PROCESSING, "its schedule or data was brought up to date"),
@@ -153,6 +161,7 @@ def end_unstarted(job: Job, now: datetime) -> Transition:
             "fail_reason": f"start_by: not started by {start_by.isoformat(timespec='milliseconds')}",
             "updated_at": now,
         },
+        cleared=_cancelled_by_block(job),
     )
 
 
@@ -176,6 +185,12 @@ def _unless_cancelled(job: Job) -> dict[str, Any]:
     # Every end clears the request together with the claim. Without this condition, a retry that is written just after
     # the request would drop it unseen, and the job would run again.
     return {**fence(job), "claim.cancel_requested_at": None}
+
+
+def _nursery(job: Job) -> tuple[str, ...]:
+    """What is removed where the work of a job is done: its scope lives as its checkpoint does."""
+    # Only of jobs that have one: all others are written as ever. A run that has opened one has it in its copy, too.
+    return () if job.nursery is None else ("nursery",)
 
 
 def _same_schedule(job: Job, *names: str) -> dict[str, Any]:
@@ -209,7 +224,7 @@ def _completion(job: Job, now: datetime, fenced: Mapping[str, Any], stored: Mapp
         # And no call may have left newer data in it.
         guard={**fenced, "schedule.cron": None, **_unless_asked_again(job)},
         set={"status": COMPLETED, **_ended(job, now), **stored},
-        cleared=("claim", "fail_reason", "rescues", "saved"),
+        cleared=("claim", "fail_reason", "rescues", "saved", *_nursery(job)),
     )
 
 
@@ -242,7 +257,7 @@ def run_again(job: Job, now: datetime, failure: Failure | None = None, result: A
             **({} if result is None else {"result": result}),
         },
         added={"internals.rev": 1},
-        cleared=("claim", "rescues", "saved", "again", *(("fail_reason",) if failure is None else ())),
+        cleared=("claim", "rescues", "saved", "again", *(("fail_reason",) if failure is None else ()), *_nursery(job)),
         otherwise=cancel_claimed(job, now),
     )
 
@@ -267,7 +282,13 @@ def go_on(
             **({} if result is None else {"result": result}),
         },
         # The handler saved its checkpoint for another attempt at this occurrence.
-        cleared=("claim", "rescues", *OF_ONE_OCCURRENCE, *(("fail_reason",) if failure is None else ())),
+        cleared=(
+            "claim",
+            "rescues",
+            *OF_ONE_OCCURRENCE,
+            *(("fail_reason",) if failure is None else ()),
+            *_nursery(job),
+        ),
         otherwise=cancel_claimed(job, now),
     )
 
@@ -417,10 +438,32 @@ def report(job: Job, now: datetime, **reported: Any) -> Transition:
     return Transition(guard=fence(job), set={**reported, "updated_at": now})
 
 
+def open_scope(job: Job, now: datetime, scope: NurseryScope) -> Transition:
+    """Writes the scope of the job's nurseries, and the results of its steps, before any child is started.
+
+    Under the fence: a run that lost its claim must not start children that no job has.
+    """
+    return Transition(guard=fence(job), set={"nursery": scope, "updated_at": now})
+
+
+def reset_deaths(job: Job, now: datetime) -> Transition:
+    """Counts deaths in a row anew: the run has come to a wait for its children, and has not killed its process."""
+    return Transition(guard=fence(job), set={"updated_at": now}, cleared=("rescues",))
+
+
 def request_cancel(job: Job, now: datetime) -> Transition:
     """Asks the holder of a claim of ours to cancel its run."""
     # Under the fence: if Node has claimed the job meanwhile, it would not read the request.
-    return Transition(guard=_unless_cancelled(job), set={"claim.cancel_requested_at": now, "updated_at": now})
+    return Transition(
+        guard=_unless_cancelled(job),
+        set={"claim.cancel_requested_at": now, "updated_at": now},
+        cleared=_cancelled_by_block(job),
+    )
+
+
+def _cancelled_by_block(job: Job) -> tuple[str, ...]:
+    """What is removed when something else than its block cancels a child: otherwise its parent would run it again."""
+    return () if job.child is None else _BY_ITS_BLOCK
 
 
 # --- On request of a caller ---
@@ -431,8 +474,8 @@ def cancel_pending(job_id: ObjectId, now: datetime) -> Transition:
     return Transition(
         guard={"id": job_id, "status": PENDING},
         set={"status": CANCELLED, "updated_at": now},
-        # A job that is tried again may have them.
-        cleared=("again",),
+        # A job that is tried again may have them; and a child that Monque for Node took back from its block.
+        cleared=("again", *_BY_ITS_BLOCK),
     )
 
 
@@ -445,7 +488,7 @@ def run_after_end(job: Job, now: datetime) -> Transition:
         copied=COPIED,
         set={"status": PENDING, "fail_count": 0, "updated_at": now},
         added={"internals.rev": 1},
-        cleared=("claim", "fail_reason", "rescues", "saved", "again"),
+        cleared=("claim", "fail_reason", "rescues", "saved", "again", *_nursery(job)),
     )
 
 
@@ -458,10 +501,36 @@ def drop_again(job: Job, now: datetime) -> Transition:
 def retry_again(job_id: ObjectId, now: datetime) -> Transition:
     """failed or cancelled -> pending, due now, with all attempts available again."""
     return Transition(
-        guard={"id": job_id, "status": OneOf((FAILED, CANCELLED))},
+        # Not a child: its parent may have gone on without it. One whose parent is over is detached before.
+        guard={"id": job_id, "status": OneOf((FAILED, CANCELLED)), "child.scope": None},
         set={"status": PENDING, "fail_count": 0, "next_run_at": now, "updated_at": now},
-        # The limit too: the caller wants it to run now.
-        cleared=("claim", "fail_reason", "rescues", "limits.start_by"),
+        # The limit too: the caller wants it to run now. And for a job nursery a new try begins.
+        cleared=("claim", "fail_reason", "rescues", "limits.start_by", "nursery.since_attempt", "nursery.failed"),
+        added={"internals.rev": 1},
+    )
+
+
+def run_child_again(job: Job, now: datetime, epoch: int) -> Transition:
+    """failed or cancelled -> pending: the block of a child asks for it again; see `nursery_scopes.py`."""
+    assert job.child is not None
+    child = job.child
+    return Transition(
+        guard={
+            "id": job.id,
+            "status": OneOf((FAILED, CANCELLED)),
+            # As it was found: an operator may have cancelled it meanwhile, or a newer run has.
+            "child.scope": child.scope,
+            "child.run": child.run,
+            "child.cancelled_by": child.cancelled_by,
+        },
+        set={
+            "status": PENDING,
+            "fail_count": 0,
+            "next_run_at": max(now, job.next_run_at),  # One that was cancelled before it was due keeps its date.
+            "updated_at": now,
+            "child.run": epoch,
+        },
+        cleared=("claim", "fail_reason", "rescues", "limits.start_by", *_BY_ITS_BLOCK),
         added={"internals.rev": 1},
     )
 

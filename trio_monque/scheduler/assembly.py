@@ -127,7 +127,9 @@ def assembled(
     presence = _presence(shared, engine, minutes)
     _add_services(shared, engine, sources, presence)
     start = SchedulerStart(client.context, client.db_threads, own, presence, client.sync, config.instance_id)
-    wakeups = EngineWakeups(engine, client.context, shared.paused, recent_ids, sources.unstarted, config.instance_id)
+    wakeups = EngineWakeups(
+        engine, client.context, shared.paused, recent_ids, sources.unstarted, sources.sweeper.look, config.instance_id
+    )
     life = Life(
         name="the scheduler",
         get_ready=start.get_ready,
@@ -192,9 +194,17 @@ def _add_services(shared: SchedulerContext, engine: JobEngine, sources: JobSourc
     engine.add_service(partial(shared.paused.run, shared.client.jobs, engine.waker.look), shared.paused.progress)
     engine.add_service(sources.follow_ups.run, sources.follow_ups.progress, sources.follow_ups.end)
     engine.add_chore(sources.unstarted.run, sources.unstarted.progress)
+    engine.add_chore(sources.sweeper.run, sources.sweeper.progress)
     config = shared.config
     if config.retention is not None:
-        pruner = Pruner(shared.client, shared.db_threads, engine.stop, config.instance_id, config.retention)
+        pruner = Pruner(
+            shared.client,
+            shared.db_threads,
+            engine.stop,
+            config.instance_id,
+            config.retention,
+            sources.sweeper.has_children,
+        )
         engine.add_chore(pruner.run, pruner.progress)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import trio
 
@@ -29,6 +29,7 @@ class EngineWakeups:
         paused: PausedNames,
         recent_ids: RecentIds,
         unstarted: UnstartedJobs,
+        look_for_orphans: Callable[[], None],
         instance_id: str,
     ) -> None:
         self._unstarted = unstarted
@@ -39,6 +40,8 @@ class EngineWakeups:
         self.is_idle = engine.is_idle
         self.wait_changed = engine.wait_changed
         self.look = engine.waker.look
+        self.look_for_requests = engine.look_for_requests
+        self.look_for_orphans = look_for_orphans
         self.look_for_the_dead = engine.reaper.look
         self.watch = engine.reaper.watch
         self.look_while = engine.waker.look_while

@@ -9,10 +9,10 @@ from __future__ import annotations
 import logging
 import secrets
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Final, NoReturn, TypeVar
+from typing import Any, Final, NoReturn, TypeVar
 
 import trio
 
@@ -25,7 +25,8 @@ from ..log import logger_of
 from ..loop_time import loop_time
 from ..options_and_defaults import Retention
 from ..store.driver.database_threads import Channel, DatabaseThreads
-from ..store.jobs import instances, retention
+from ..store.driver.types import ObjectId
+from ..store.jobs import instances, nursery_children, retention
 from ..store.jobs.retention import Expired
 
 logger = logger_of("scheduler")
@@ -56,10 +57,18 @@ class Pruner:
 
     Args:
         by: The id of this instance; it is stored in the lock, for operators.
+        has_children: Whether the collection has children of job nurseries, as far as is known. Until it is known, no
+            child is deleted.
     """
 
     def __init__(
-        self, context: ClientContext, db_threads: DatabaseThreads, stop: Stop, by: str, wanted: Retention
+        self,
+        context: ClientContext,
+        db_threads: DatabaseThreads,
+        stop: Stop,
+        by: str,
+        wanted: Retention,
+        has_children: Callable[[], bool],
     ) -> None:
         self.progress = Progress("pruner")
         self._context = context
@@ -68,6 +77,7 @@ class Pruner:
         self._stop = stop
         self._by = by
         self._wanted = wanted
+        self._has_children = has_children
         self._time = loop_time()
         self._token = ""
         self._renew_at = 0.0
@@ -141,21 +151,36 @@ class Pruner:
             await self._keep_lock()
 
     async def _delete(self, expired: Expired, deleted: Counter[str]) -> None:
-        since = None
+        since: Any = None
+        after: ObjectId | None = None
         while True:
-            batch = await self._call(partial(retention.choose, self._jobs, expired, since))
-            if not batch.ids:
-                return
-            count = await self._call(partial(retention.delete_if_expired, self._jobs, expired, batch.ids))
+            batch = await self._call(partial(retention.choose, self._jobs, expired, since, after))
+            count = 0
+            if batch.ids:
+                count = await self._call(partial(self._delete_of, expired, batch.ids))
             deleted[expired.status.value] += count
             self.progress.answered(count)
-            # Nothing of a whole batch of the same moment was deleted: another instance deletes them, or they are not
-            # jobs. Without this condition, the same batch would be chosen for ever.
-            if batch.is_last or (not count and batch.last_ended_at == since):
+            if batch.is_last and after is None:
                 return
-            since = batch.last_ended_at
+            if batch.is_last:
+                # All of that moment were seen. Dates have milliseconds.
+                since, after = since + timedelta(milliseconds=1), None
+            elif batch.last_ended_at == since:
+                # A whole batch of the same moment: the next one is behind it. Those that stay are not jobs, or children
+                # that their parents need; without this, the same batch would be chosen for ever.
+                after = batch.ids[-1]
+            else:
+                since = batch.last_ended_at
             await self._keep_lock()
             self.progress.ask()
+
+    def _delete_of(self, expired: Expired, ids: Sequence[ObjectId]) -> int:
+        """Runs in a database thread. Delete those of the jobs that no parent needs; return how many."""
+        if not self._has_children():
+            return retention.delete_if_expired(self._jobs, expired, ids)
+        needed = nursery_children.needed(self._jobs, ids)
+        ids = [one for one in ids if one not in needed]
+        return retention.delete_if_expired(self._jobs, expired, ids, children=True) if ids else 0
 
     async def _keep_lock(self) -> None:
         if trio.current_time() < self._renew_at:

@@ -37,6 +37,7 @@ class JobRescues:
     Args:
         announce: Announces jobs to the schedulers of this trio run; None for unknown ones.
         jobs_ended: Enqueues the follow-ups of jobs.
+        parents_ended: Ends what lives of the children of these jobs, as far as they are over.
     """
 
     def __init__(
@@ -45,7 +46,9 @@ class JobRescues:
         announce: Callable[[Sequence[Job] | None], None],
         jobs_ended: Callable[[Sequence[Job]], None],
         control: Control[Job, JobSettlement],
+        parents_ended: Callable[[Sequence[Job]], None],
     ) -> None:
+        self._parents_ended = parents_ended
         self._context = shared.client
         self._db_threads = shared.db_threads
         self._reporter = shared.reporter
@@ -97,6 +100,7 @@ class JobRescues:
         self._unanswered = None
         rescued = self._announced(batch)
         self._jobs_ended([one.after for one in rescued if owes(one.after)])
+        self._parents_ended([one.before for one in rescued])
         return rescued
 
     def rescue_abandoned(self) -> None:

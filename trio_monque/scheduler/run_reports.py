@@ -17,6 +17,7 @@ from ..store.driver.types import ClientSession
 from ..store.job_collection import JobCollection
 from ..store.jobs import job_changes
 from .context import SchedulerContext
+from .run_nurseries import RunNurseries
 from .runs import JobRuns
 from .settlement import JobSettlement
 from .transactions import JobTransaction
@@ -42,6 +43,7 @@ class RunReports:
         runs: JobRuns,
         transactions: Transactions[Job, JobSettlement],
         announce_written: Callable[[Sequence[JobSettlement]], None],
+        nurseries: RunNurseries,
     ) -> None:
         self._context = shared.client
         self._db_threads = shared.db_threads
@@ -49,6 +51,7 @@ class RunReports:
         self._runs = runs
         self._transactions = transactions
         self._announce_written = announce_written
+        self.nurseries = nurseries
 
     def snapshot(self, value: Any, name: str) -> Any:
         """Return a value of a handler as it will be stored. In any thread."""
@@ -76,6 +79,8 @@ class RunReports:
 
     async def transaction(self, run: Run[Job], function: Callable[[ClientSession], R]) -> R:
         """Commit the writes of the function and the end of the job together; see `RunningJob.transaction`."""
+        # The job is completed, and nothing of it may live then: neither what an earlier run has started.
+        await self.nurseries.close_scope(run)
         transaction = JobTransaction(run, self._context, self._db_threads, self._runs)
         value, settlement = await transaction.commit(self._transactions, function)
         self._announce_written([settlement])

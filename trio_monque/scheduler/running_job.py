@@ -14,10 +14,12 @@ from ..checks import check_seconds
 from ..client.operation import async_calls
 from ..engine.run import Run
 from ..engine.run_end import CancelReason
+from ..error_types import MonqueError
 from ..host.transaction_thread import check_limit
 from ..jobs.job import Job, checkpoint_of
 from ..store.driver.types import ClientSession, ObjectId
 from ..threads_and_frozen_time import call_run
+from .handler_nurseries import HandlerNurseries, NurseryReporting
 from .scheduler_client import SchedulerClient
 
 if TYPE_CHECKING:
@@ -52,6 +54,11 @@ class Reporting(Protocol):
 
     async def transaction(self, run: Run[Job], function: Callable[[ClientSession], R]) -> R:
         """Commit the writes of the function and the end of the job together."""
+        ...
+
+    @property
+    def nurseries(self) -> NurseryReporting:
+        """What writes for job nurseries."""
         ...
 
 
@@ -90,6 +97,7 @@ class RunningJob(Generic[T, Resources]):
 
     __slots__ = (
         "__weakref__",
+        "_nurseries",
         "_run",
         "_saved",
         "_surroundings",
@@ -110,6 +118,7 @@ class RunningJob(Generic[T, Resources]):
     def __init__(self, run: Run[Job], surroundings: JobSurroundings) -> None:
         self._run = run
         self._surroundings = surroundings
+        self._nurseries: HandlerNurseries | None = None  # Made by the first block: most handlers open none.
         self.job = job = run.claim
         self._saved = None if job.saved is None else checkpoint_of(job)
         self.data = job.data
@@ -252,7 +261,42 @@ class RunningJob(Generic[T, Resources]):
                 transaction needs a replica set; one member is enough).
         """
         around, run = self._surroundings, self._run
+        if self._nurseries is not None and self._nurseries.is_open:
+            raise MonqueError(
+                f"job {self.job} has a job nursery open, and a transaction ends the job: leave the block before"
+            )
         return await around.loop.engine.call_for(run, around.reporting.transaction, run, function)
+
+    async def step(self, key: str, function: Callable[..., Any], *args: Any) -> Any:
+        """Call a function once for all runs of this job: what it returned is stored, and returned to later runs.
+
+        For what a handler decides by anything but its data, between its job nurseries: a time, a random number, the
+        result of a query. If the process dies before the result is stored, the next run calls it again. The document
+        of the job holds the results of all steps, so they should be small: for more, start a child.
+
+        Steps are kept as a checkpoint is: until the job, or the occurrence of a recurring job, has completed. A step
+        whose function raises is not stored, and is called again by the next attempt. One step runs at a time.
+
+        Args:
+            key: Names the step in this job.
+            function: An async or a plain function. A plain one is called on the event loop.
+            args: Its arguments.
+
+        Returns:
+            What it returned, as it is stored: a list for a tuple, for example.
+
+        Raises:
+            ClaimLostError: The claim was lost. Nothing was stored, and the run is cancelled.
+            InvalidPayloadError: The result cannot be stored.
+            MonqueConnectionError: The database did not accept it.
+        """
+        return await self._nursery_owner().step(key, function, args)
+
+    def _nursery_owner(self) -> HandlerNurseries:
+        if self._nurseries is None:
+            around = self._surroundings
+            self._nurseries = HandlerNurseries(self._run, around.loop, around.reporting.nurseries, self.scheduler)
+        return self._nurseries
 
     def cleanup(self, seconds: float) -> AbstractContextManager[CleanupScope]:
         """`with job.cleanup(5): ...` shields its body from the cancellation of the run, for at most 5 seconds.

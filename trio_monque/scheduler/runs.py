@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Awaitable
 from functools import partial
-from typing import Any, Final, cast
+from typing import Any, Final, Protocol, cast
 
 from ..engine.demand import ClaimTraits
 from ..engine.run import Run
@@ -16,7 +16,9 @@ from ..foreign_errors import is_a, leaves_of, safe_error
 from ..host.run_ends import MissedLeases, failure_of
 from ..jobs.error_history import ErrorText
 from ..jobs.job import Job
-from ..jobs.outcomes import CutShort, Failed, Outcome, Succeeded
+from ..jobs.job_parts import NurseryScope
+from ..jobs.nursery_errors import is_of_own_child
+from ..jobs.outcomes import CutShort, Discarded, Failed, Outcome, Snooze, Snoozed, Succeeded
 from ..jobs.rescue_policy import is_suspect
 from ..jobs.retries_and_next_occurrences import ErrorTypes, RetryPolicy, judged
 from ..jobs.stored_value_limits import snapshot
@@ -41,13 +43,29 @@ ALWAYS_THERE: Final = "only jobs with a worker are claimed, and workers are neve
 MOST_CAUSES: Final = 10
 """How deep a missing module is searched in the causes of an unreadable payload."""
 
+PUT_BACK_FOR: Final = 30.0
+"""Seconds until a job runs again that was put back because too many wait for their children."""
+
 _SUCCEEDED: Final = Succeeded()
+
+
+class ClosesScopes(Protocol):
+    """The part of `RunNurseries` that the end of a run needs."""
+
+    def closing_scope(self, run: Run[Job], handler: Awaitable[object]) -> Awaitable[object]:
+        """Return what the handler returns, once nothing of the scope of its job lives."""
+        ...
+
+    def takes_back(self, claim: Job) -> bool:
+        """Whether a run was put back because too many wait for their children."""
+        ...
 
 
 class JobRuns:
     """The `RunSource` of jobs. Used on the thread of the trio run, but for `success`."""
 
-    def __init__(self, shared: SchedulerContext, running_job: MakeRunningJob) -> None:
+    def __init__(self, shared: SchedulerContext, running_job: MakeRunningJob, nurseries: ClosesScopes) -> None:
+        self._nurseries = nurseries
         self._jobs = shared.client.jobs
         self._clock = shared.client.clock
         self._db_threads = shared.db_threads
@@ -82,7 +100,8 @@ class JobRuns:
     def execute(self, run: Run[Job]) -> Awaitable[object]:
         worker = self._workers.by_name.get(run.claim.name)
         assert worker is not None, ALWAYS_THERE
-        return call_handler(worker, self._running_job(run, worker), run, self._threads, self._db_threads)
+        called = call_handler(worker, self._running_job(run, worker), run, self._threads, self._db_threads)
+        return called if run.claim.nursery is None else self._nurseries.closing_scope(run, called)
 
     def conclude(self, claim: Job, end: RunEnd) -> JobSettlement:
         worker = self._workers.by_name.get(claim.name)
@@ -102,7 +121,11 @@ class JobRuns:
             outcome: Outcome
             if end.error is not None or end.cancelled:  # As `has_succeeded`, without its call for every run.
                 outcome = _outcome_of_failed(end, self._time_limit(claim, worker), policy)
-            elif settings.store_result:
+                if claim.nursery is not None:
+                    outcome = _not_again(outcome, claim.nursery)
+                    if self._nurseries.takes_back(claim) and type(outcome) is CutShort:
+                        outcome = Snoozed(Snooze(after=PUT_BACK_FOR))
+            elif settings.store_result or claim.child is not None:
                 # Encode the result before it joins a batch. A result that cannot be stored fails its own job only, and
                 # the handler's object may change until the batch is sent without changing what is stored.
                 outcome = self._encoded(worker, end.value)
@@ -126,7 +149,8 @@ class JobRuns:
         """
         worker = self._workers.by_name.get(run.claim.name)
         assert worker is not None, ALWAYS_THERE
-        outcome = self._encoded(worker, value) if worker.settings.store_result else Succeeded()
+        is_stored = worker.settings.store_result or run.claim.child is not None
+        outcome = self._encoded(worker, value) if is_stored else Succeeded()
         return JobSettlement(run.claim, outcome, self._policies[worker], run.duration)
 
 
@@ -159,6 +183,13 @@ def _outcome_of_failed(end: RunEnd, time_limit: float, policy: RetryPolicy) -> O
         _forget_frames(error)
     # If a client requested the cancellation, the settlement finds the request, and writes it instead of the release.
     return CutShort(end.has_begun) if error is None else judged(error, policy)
+
+
+def _not_again(outcome: Outcome, scope: NurseryScope) -> Outcome:
+    """A failure by a child of its own block is not retried: the next attempt would find the same failure."""
+    if isinstance(outcome, Failed) and is_of_own_child(outcome.error, scope.id):
+        return Discarded(outcome.error)
+    return outcome
 
 
 def _forget_frames(error: UnreadablePayloadError) -> None:

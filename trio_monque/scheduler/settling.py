@@ -68,6 +68,7 @@ class JobSettling:
     Args:
         announce: Announces jobs to the schedulers of this trio run.
         jobs_ended: Enqueues the follow-ups of jobs.
+        parents_ended: Ends what lives of the children of these jobs.
     """
 
     def __init__(
@@ -75,11 +76,13 @@ class JobSettling:
         shared: SchedulerContext,
         announce: Callable[[Sequence[Job]], None],
         jobs_ended: Callable[[Sequence[Job]], None],
+        parents_ended: Callable[[Sequence[Job]], None],
     ) -> None:
         self._context = shared.client
         self._db_threads = shared.db_threads
         self._announce = announce
         self._jobs_ended = jobs_ended
+        self._parents_ended = parents_ended
 
     async def prepare(self, settlements: Sequence[JobSettlement]) -> Batch:
         now = await self._context.refreshed(self._db_threads, Channel.RENEWALS)
@@ -148,6 +151,8 @@ class JobSettling:
             self._announce([settled(one) for one in again])
         if owing := [one.job for one in settlements if one.job.follow_up is not None and needs_follow_up(one)]:
             self._jobs_ended(owing)
+        if parents := [one.job for one in settlements if one.job.nursery is not None]:
+            self._parents_ended(parents)
 
 
 async def bring_up_to_date(settlement: JobSettlement, context: ClientContext, db_threads: DatabaseThreads) -> None:
@@ -177,6 +182,7 @@ def prepared(settlements: Sequence[JobSettlement], now: datetime, receipt_prefix
     for settlement in settlements:
         job = settlement.job
         is_usual = not settlement.refusals and settlement.doubled_field is None and job.again is None
+        is_usual = is_usual and job.nursery is None  # The end clears it.
         outcome = settlement.outcome
         if job.schedule is None and is_usual and type(outcome) is Succeeded and outcome.result is None:
             shared_by = settlement.claim[1], job.unique_key is None  # A job with a key may have been replaced.

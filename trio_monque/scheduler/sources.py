@@ -17,8 +17,10 @@ from ..loop_time import loop_time
 from .claiming import JobClaims
 from .context import SchedulerContext
 from .follow_up_loop import FollowUps
+from .nursery_sweeper import NurserySweeper
 from .renewals import JobRenewals
 from .rescues import JobRescues
+from .run_nurseries import RunNurseries
 from .run_reports import RunReports
 from .runs import JobRuns
 from .settlement import JobSettlement
@@ -38,12 +40,14 @@ class JobSources(Sources[Job, JobSettlement, Batch, Job, Rescued]):
         reports: Writes checkpoints, progress and transactions of running jobs.
         follow_ups: Enqueues the follow-ups of ended jobs. A service of the engine.
         unstarted: Ends jobs that were not started in time. A chore of the engine.
+        sweeper: Ends the children of job nurseries whose parents are over. A chore of the engine.
     """
 
     claims: JobClaims
     reports: RunReports
     follow_ups: FollowUps
     unstarted: UnstartedJobs
+    sweeper: NurserySweeper
 
 
 def job_sources(
@@ -64,8 +68,17 @@ def job_sources(
     # In real time, schedulers look for dead claims by themselves.
     claimed = partial(watch_claims, namespace, control.is_idle) if loop_time().is_event_driven else None
     claims = JobClaims(shared, beats, announce, claimed, unstarted)
-    runs = JobRuns(shared, running_job)
-    settling = JobSettling(shared, announce, follow_ups.jobs_ended)
+    nurseries = RunNurseries(shared, control, announcer.deliver)
+    runs = JobRuns(shared, running_job, nurseries)
+    sweeper = NurserySweeper(
+        context,
+        db_threads,
+        lambda caused: control.post(partial(announcer.deliver, caused)),
+        lambda: unstarted.indexes,
+        shared.config.heartbeat_interval,
+    )
+    unstarted.learned = sweeper.look
+    settling = JobSettling(shared, announce, follow_ups.jobs_ended, sweeper.ended)
     transactions: Transactions[Job, JobSettlement] = Transactions(db_threads, context, control, beats)
     # If a new measurement of the server's clock differs from the last, all timers are wrong: look at once.
     context.when_clock_moves(partial(announce, None))
@@ -74,9 +87,10 @@ def job_sources(
         runs=runs,
         settlements=settling,
         renewals=JobRenewals(shared, beats),
-        rescues=JobRescues(shared, announce, follow_ups.jobs_ended, control),
+        rescues=JobRescues(shared, announce, follow_ups.jobs_ended, control, sweeper.ended),
         orphans=claims.claiming,
-        reports=RunReports(shared, runs, transactions, settling.announce_written),
+        reports=RunReports(shared, runs, transactions, settling.announce_written, nurseries),
         follow_ups=follow_ups,
         unstarted=unstarted,
+        sweeper=sweeper,
     )

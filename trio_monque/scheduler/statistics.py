@@ -47,7 +47,8 @@ class Statistics(EngineNumbers):
         renewals: Renewed claims; each one counts at every heartbeat.
         renewal_failures: Attempts to renew claims that the database did not answer or refused as a whole.
         held: Claims that this scheduler holds, and renews: their runs have not ended, or are not settled yet.
-        running: Runs whose handlers have not ended.
+        running: Runs whose handlers have not ended, and that have a slot.
+        parked: Runs that wait for the children of their job nurseries, and have no slot.
         running_by_name: The same by name, without names that have no running job.
         unsettled: Runs whose handlers have ended, and whose settlements are not written yet.
         free_slots: How many more runs could start now.
@@ -77,6 +78,7 @@ class Statistics(EngineNumbers):
     running: int
     running_by_name: Mapping[str, int]
     overdue_threads: int
+    parked: int
 
 
 @dataclass(slots=True)
@@ -129,4 +131,5 @@ def statistics_of(
         running=number_running,
         running_by_name=running,
         overdue_threads=engine.overdue_threads,
+        parked=engine.number_parked,
     )

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -58,7 +58,12 @@ class _Batch:
 
 
 class UnstartedJobs:
-    """The loop, and what claims use of it."""
+    """The loop, and what claims use of it.
+
+    Attributes:
+        indexes: Which of `indexes.IF_NEEDED` the collection had at the last look. Others ask, too.
+        learned: Called after a look that has found further ones; None for nothing.
+    """
 
     def __init__(self, shared: SchedulerContext, control: Control[Job, JobSettlement]) -> None:
         self.progress = Progress("start limits")
@@ -73,7 +78,8 @@ class UnstartedJobs:
         self._unanswered: list[_Batch] = []
         # Jobs with `start_by` were met. Enqueued in a transaction, or by another program, they have no index yet.
         self._has_met = False
-        self._indexes: Sequence[IndexModel] = ()
+        self.indexes: Sequence[IndexModel] = ()
+        self.learned: Callable[[], object] | None = None
 
     # --- In a database thread ---
 
@@ -128,6 +134,7 @@ class UnstartedJobs:
     async def _take_turn(self) -> None:
         self._look_at = math.inf  # Before the look: what is announced during it may not be in its answer.
         self.progress.ask()
+        known = self.indexes
         try:
             following = await self._db_threads.call(
                 self._look_and_write, channel=Channel.COMMANDS, abandon_on_cancel=True
@@ -140,6 +147,8 @@ class UnstartedJobs:
             self._look_soon()
             return
         self.progress.answered()
+        if len(self.indexes) > len(known) and self.learned is not None:
+            self.learned()
         if following is not None:
             self._look_by(self._context.clock.on_run_clock(following))
         if not self._time.is_event_driven:
@@ -149,10 +158,10 @@ class UnstartedJobs:
         """Do all that is due; return when there is more to do, None if that is not known."""
         if self._has_met:
             self._context.ensure_indexes(indexes.START_BY)
-        if not {indexes.START_BY, indexes.RUN_AGAIN} <= set(self._indexes):
-            self._indexes = indexes.in_use(self._context.jobs)
-        following = self._end_all() if indexes.START_BY in self._indexes else None
-        if indexes.RUN_AGAIN in self._indexes:
+        if not {indexes.START_BY, indexes.RUN_AGAIN, indexes.SCOPES} <= set(self.indexes):
+            self.indexes = indexes.in_use(self._context.jobs)
+        following = self._end_all() if indexes.START_BY in self.indexes else None
+        if indexes.RUN_AGAIN in self.indexes:
             starting_again.start_again(self._context.jobs, self._context.now())
         return following
 

@@ -29,11 +29,14 @@ _USUAL: Final[Mapping[str, tuple[str, Any]]] = {
     FIELD[attribute]: (attribute, kind)
     for kind, attributes in (
         (ObjectId, ("id", "follows", "again.call")),
+        (ObjectId, ("nursery.id", "child.scope", "child.parent")),
         (str, ("name", "status", "fail_reason", "unique_key", "schedule.cron", "schedule.timezone")),
         (str, ("claim.by", "claim.token", "internals.receipt")),
         (datetime, _DATES),
         (int, ("fail_count", "attempts", "rescues", "internals.rev", "limits.max_attempts", "schedule.version")),
         (int, ("claim.heartbeat_interval",)),
+        (int, ("nursery.since_attempt", "child.run", "child.cancelled_by")),
+        (str, ("child.block", "child.key")),
         (dict, ("meta",)),
         (_ANY, ("data", "result", "progress", "saved", "follow_up", "again.data")),
     )
@@ -83,7 +86,7 @@ def _share(values: dict[str, Any]) -> None:
 _SELDOM: Final = frozenset({*IN_PARTS, "follow_up"})
 
 # Without these, the other fields of the part mean nothing: another program has removed them.
-_ESSENTIAL: Final = {"schedule": "cron", "again": "call"}
+_ESSENTIAL: Final = {"schedule": "cron", "again": "call", "nursery": "id", "child": "scope"}
 
 
 def _put_together(values: dict[str, Any]) -> None:
@@ -142,16 +145,17 @@ def job_of_unusual(document: Mapping[str, Any]) -> Job:
 _ADDED_TO: Final = frozenset({"fail_count", "attempts", "internals.rev", "rescues"})
 _COUNTERS: Final = (*_ADDED_TO, "limits.max_attempts", "limits.max_rescues", "schedule.version")
 _NUMBERS: Final = (*_COUNTERS, "claim.heartbeat_interval", "limits.timeout")
+_FRACTIONS: Final = frozenset({"claim.heartbeat_interval", "limits.timeout"})
 LARGEST_COUNTER: Final = 2**53
 """The largest value of a counter. Near the largest integer, the server would refuse to add, and the whole write."""
 
 
 def _make_plain(values: dict[str, Any]) -> None:
     """Convert values that mean the same in another type. Drop values of a wrong type that only people read."""
-    for attribute in _NUMBERS:
+    for attribute in (*_NUMBERS, "nursery.since_attempt", "child.run", "child.cancelled_by"):
         value = values[attribute]
         # A shell or a graphical tool may store every number as a double.
-        is_whole_double = type(value) is float and attribute in _COUNTERS and value.is_integer()
+        is_whole_double = type(value) is float and attribute not in _FRACTIONS and value.is_integer()
         if type(value) is Int64 or is_whole_double:
             values[attribute] = int(value)
     for attribute in _SHOWN:
@@ -162,6 +166,11 @@ def _make_plain(values: dict[str, Any]) -> None:
     values["meta"] = meta_of(values["meta"])
     if type(values["follows"]) is not ObjectId:
         values["follows"] = None
+    # Another program may have fields of these names: then the job has no nursery, and is not a child.
+    for attribute, kinds in _OF_NURSERIES.items():
+        value = values[attribute]
+        if type(value) not in kinds or (type(value) is int and not 0 <= value <= LARGEST_COUNTER):
+            values[attribute] = None
 
 
 def _history(stored: Any) -> list[Mapping[str, Any]]:
@@ -171,6 +180,14 @@ def _history(stored: Any) -> list[Mapping[str, Any]]:
 
 # Only people read these, and nothing depends on them: a job runs whatever they hold.
 _SHOWN: Final = ("fail_reason", "internals.receipt")
+
+_OF_NURSERIES: Final[Mapping[str, tuple[type, ...]]] = {
+    **dict.fromkeys(("nursery.id", "child.scope", "child.parent"), (ObjectId,)),
+    **dict.fromkeys(("nursery.since_attempt", "child.run", "child.cancelled_by"), (int,)),
+    "nursery.failed": (dict,),
+    "nursery.steps": (dict,),
+    **dict.fromkeys(("child.block", "child.key"), (str,)),
+}
 
 # By exact type: a subclass may mean something else. `Code` is a `str` that has no hash, and `bool` is an `int` that
 # equals no number in MongoDB.

@@ -60,6 +60,17 @@ FIELD: Final[Mapping[str, str]] = {
     "again.next_run_at": "againAt",
     "again.start_by": "againStartBy",
     "again.debounced_since": "againSince",
+    "nursery.id": "ownScope",
+    "nursery.occurrence": "ownScopeFor",
+    "nursery.since_attempt": "scopeTry",
+    "nursery.failed": "scopeFailed",
+    "nursery.steps": "steps",
+    "child.scope": "scope",
+    "child.parent": "parent",
+    "child.block": "block",
+    "child.key": "childKey",
+    "child.run": "scopeRun",
+    "child.cancelled_by": "scopeCancel",
 }
 
 
@@ -79,7 +90,7 @@ CLAIM: Final = (
 )
 """What a claim writes of itself."""
 
-HEAVY: Final = ("data", "result", "progress", "saved", "errors", "again.data")
+HEAVY: Final = ("data", "result", "progress", "saved", "errors", "again.data", "nursery.steps")
 """Attributes that may be large: one call might not have the time to read a hundred jobs with them."""
 BUT_HEAVY: Final = {FIELD[name]: False for name in HEAVY}
 """The projection that leaves these out."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar, Unpack, cast, overload
@@ -26,6 +26,7 @@ from ..foreign_errors import is_a, leaves_of
 from ..jobs.conditional_write import applied
 from ..jobs.job import Job
 from ..jobs.new_job import NewJob, NewSchedule
+from ..jobs.nursery_scopes import Asking, opened_by, with_scope
 from ..jobs.outcomes import Discard, Discarded, Failed, Outcome, Retry, Snooze
 from ..jobs.retries_and_next_occurrences import ErrorTypes
 from ..jobs.stored_value_limits import snapshot
@@ -43,7 +44,7 @@ from ..scheduler.worker import Worker
 from ..scheduler.worker_settings import WorkerSettings
 from ..scheduler.workers import Workers
 from ..store.driver.database_threads import DatabaseThreads
-from ..store.driver.types import CodecOptions
+from ..store.driver.types import CodecOptions, ObjectId
 from .no_database import AWARE, NoDatabaseError, claimed, context_without_database, new_job, registered
 from .recorder import RecordingScheduler
 
@@ -236,9 +237,9 @@ class _Alone(JobRuns):
 
         db_threads = DatabaseThreads()
         paused = PausedNames(db_threads, time_of_loops=LoopTime(is_event_driven=True))
-        super().__init__(
-            SchedulerContext(context, db_threads, workers, config, paused, JobReporter(EventDelivery())), make
-        )
+        shared = SchedulerContext(context, db_threads, workers, config, paused, JobReporter(EventDelivery()))
+        self.nurseries = _StepsOnly(context, config)
+        super().__init__(shared, make, self.nurseries)
         self.reports: list[tuple[str, Any]] = []
         self._end: RunEnd | None = None
 
@@ -260,6 +261,37 @@ class _Alone(JobRuns):
 
     async def transaction(self, run: Run[Job], function: Callable[[Any], R]) -> R:
         raise NoDatabaseError("job.transaction")
+
+
+class _StepsOnly:
+    """What a run without a database has of job nurseries: its steps."""
+
+    def __init__(self, context: ClientContext, config: SchedulerConfig) -> None:
+        self._codec_options = context.jobs.codec.callers
+        self._max_payload_size = config.max_payload_size
+
+    async def open_scope(self, run: Run[Job]) -> Asking:
+        raise NoDatabaseError("open_job_nursery")
+
+    async def store_step(self, run: Run[Job], key: str, value: Any) -> None:
+        await trio.lowlevel.checkpoint()
+        stored = snapshot(value, self._max_payload_size, self._codec_options, f"step {key!r}")
+        scope = opened_by(run.claim)
+        run.claim = with_scope(run.claim, replace(scope, steps={**(scope.steps or {}), key: stored}))
+
+    async def record_failure(self, run: Run[Job], block: str, children: Sequence[ObjectId]) -> None: ...
+
+    async def reset_deaths(self, run: Run[Job]) -> None: ...
+
+    def park(self, run: Run[Job]) -> None: ...
+
+    def unpark(self, run: Run[Job]) -> None: ...
+
+    def takes_back(self, claim: Job) -> bool:
+        return False  # There are no other runs.
+
+    async def closing_scope(self, run: Run[Job], handler: Awaitable[object]) -> object:
+        return await handler  # There are no children.
 
 
 class _Silent:

@@ -55,6 +55,10 @@ VALUES: Final[Mapping[str, Sequence[Any]]] = {
     **dict.fromkeys(("failReason", "receipt", "result", "progress", "saved", "data"), ("one", "another")),
     **dict.fromkeys(("failCount", "attempts", "rescues", "rev", "maxRetries", "maxRescues"), (1, 2)),
     **dict.fromkeys(("scheduleVersion", "timeout"), (1, 2)),
+    **dict.fromkeys(("ownScope", "scope", "parent"), (ObjectId("c" * 24), ObjectId("d" * 24))),
+    **dict.fromkeys(("scopeTry", "scopeRun", "scopeCancel"), (1, 2)),
+    **dict.fromkeys(("block", "childKey"), ("one", "another")),
+    **dict.fromkeys(("steps", "scopeFailed"), ({"a": 1}, {})),
 }
 
 

@@ -37,7 +37,7 @@ from trio_monque.testing import SchedulerOpener, advance, crash, drain, fail_nex
 START = datetime(2030, 1, 1, tzinfo=UTC)
 LOOPS = {
     *("claimer", "waker", "settler", "heartbeat", "orphan releaser", "reaper"),
-    *("presence", "look for resumes", "follow-ups", "start limits"),
+    *("presence", "look for resumes", "follow-ups", "start limits", "nursery sweeper"),
 }
 
 

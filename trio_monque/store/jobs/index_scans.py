@@ -186,7 +186,7 @@ def scans_of_fields(query: JobQuery) -> Iterator[IndexScan]:
     other conditions are residual.
     """
     given = query.filter
-    if query.sort.by != "created_at" or given.has_key or given.instance is not None:
+    if query.sort.by != "created_at" or given.has_key or given.instance is not None or given.parent is not None:
         return
     asked = given.guard(given.statuses or tuple(JobStatus))
     within = asked.pop("created_at", Within())
@@ -205,7 +205,7 @@ def scans_of(query: JobQuery) -> Sequence[IndexScan | ScansByName]:
     """Return the scans that together find all jobs of the query, each job once unless it moves meanwhile.
 
     A query by unique keys reads all jobs with such keys, in `UNIQUE_KEY`, and sorts them; one by the instance all jobs
-    that it holds, in `HELD`. For all others:
+    that it holds, in `HELD`; one by the parent its live children, in `SCOPES`, by `id` in order. For all others:
 
     | order         | of all               | of some statuses      | of some names              |
     |---------------|----------------------|-----------------------|----------------------------|
@@ -228,6 +228,10 @@ def scans_of(query: JobQuery) -> Sequence[IndexScan | ScansByName]:
     if given.instance is not None:  # It holds few, so all are read, in whatever order.
         held = {"status": JobStatus.PROCESSING, "claim.by": asked.pop("claim.by")}
         return [_scan(indexes.HELD, by, [held], within, {**asked, **named}, is_sorted=False)]
+    if given.parent is not None:
+        family = {name: asked.pop(name) for name in ("child.scope", "child.parent")}
+        live = {"status": one_of(given.among(LIVE))}  # In the condition of the index, and in none of its keys.
+        return [_scan(indexes.SCOPES, by, [{**family, **live}], within, {**asked, **named}, is_sorted=by == "id")]
     # A filter with every status is a filter without statuses.
     asks_statuses = given.statuses is not None and set(given.statuses) != set(JobStatus)
     statuses = given.statuses if given.statuses is not None and asks_statuses else tuple(JobStatus)

@@ -140,7 +140,20 @@ SCHEDULES: Final = _index(
     partialFilterExpression={FIELD["schedule.cron"]: {"$exists": True}},
 )
 
-IF_NEEDED: Final = (ENDED, ENDED_BY_NAME, FOLLOW_UPS, START_BY, RUN_AGAIN, SCHEDULES)
+# Live children of job nurseries, by their scopes. Created by the first client that opens a nursery: no other job is in
+# it. Both live statuses are in the filter and none is in the keys, so a claim of a child writes nothing here.
+SCOPES: Final = _index(
+    "trio_monque_scopes",
+    "child.scope",
+    "child.parent",
+    "id",
+    partialFilterExpression={
+        FIELD["child.scope"]: {"$exists": True},
+        FIELD["status"]: {"$in": [JobStatus.PENDING.value, JobStatus.PROCESSING.value]},
+    },
+)
+
+IF_NEEDED: Final = (ENDED, ENDED_BY_NAME, FOLLOW_UPS, START_BY, RUN_AGAIN, SCHEDULES, SCOPES)
 
 _OF_A_FIELD: Final = "trio_monque_by_"
 

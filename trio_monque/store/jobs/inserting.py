@@ -101,6 +101,17 @@ def insert_all(
     return {}
 
 
+@command(_PURPOSE)
+def insert_new(jobs: JobCollection, parcels: Sequence[Parcel]) -> tuple[set[int], Mapping[int, MonqueError]]:
+    """Like `insert_all`, but return also the places of those whose `_id` was there already."""
+    try:
+        jobs.collection.insert_many([one.document for one in parcels], ordered=False)
+    except driver.BulkWriteError as error:
+        refused = _refused(error)
+        return {entry["index"] for entry in error.details["writeErrors"] if entry["index"] not in refused}, refused
+    return set(), {}
+
+
 def _refused(error: driver.BulkWriteError) -> Mapping[int, MonqueError]:
     """Return what was not written, by place. Raises if that is not certain."""
     if error.details["writeConcernErrors"]:

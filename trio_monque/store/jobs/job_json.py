@@ -63,13 +63,26 @@ NAMES: Final[Mapping[str, str]] = {
     "again_at": "again.next_run_at",
     "again_start_by": "again.start_by",
     "again_since": "again.debounced_since",
+    "own_scope": "nursery.id",
+    "own_scope_for": "nursery.occurrence",
+    "scope_try": "nursery.since_attempt",
+    "failed_blocks": "nursery.failed",
+    "steps": "nursery.steps",
+    "scope": "child.scope",
+    "parent": "child.parent",
+    "block": "child.block",
+    "child_key": "child.key",
+    "scope_run": "child.run",
+    "scope_cancel": "child.cancelled_by",
 }
 """The attributes of a job by their names in JSON and on the command line: flat, as in the document. They stay."""
 
-_INTERNAL: Final = frozenset({"claim_token", "receipt", "rev"})
+_INTERNAL: Final = frozenset(
+    {"claim_token", "receipt", "rev", "own_scope_for", "scope_try", "scope_run", "scope_cancel", "own_scope", "scope"}
+)
 """What serves the library itself, and may change with each version."""
 
-_LARGE: Final = frozenset({"data", "result", "progress", "saved", "errors"})
+_LARGE: Final = frozenset({"data", "result", "progress", "saved", "errors", "steps"})
 
 _OF_ANY_TYPE: Final = frozenset({"data", "result", "progress", "saved"})
 

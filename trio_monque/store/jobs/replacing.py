@@ -42,9 +42,10 @@ _STATUS: Final = f"${FIELD['status']}"
 _IS_NEW: Final = {"$eq": [{"$type": _STATUS}, "missing"]}
 _RUNS: Final = {"$eq": [_STATUS, JobStatus.PROCESSING.value]}
 
-# What belongs to the replaced data: what its handler saved for another attempt. Its failures and deaths stay counted:
-# under steady calls, a job that fails each time would otherwise never end.
-_OF_THE_DATA: Final = ("saved",)
+# What belongs to the replaced data: what its handler saved for another attempt, the scope of its job nurseries, without
+# which nothing else of them counts, and its steps. Its failures and deaths stay counted: under steady calls, a job that
+# fails each time would otherwise never end.
+_OF_THE_DATA: Final = ("saved", "nursery.id", "nursery.steps")
 
 
 @dataclass(frozen=True, slots=True)

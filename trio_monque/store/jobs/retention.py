@@ -117,14 +117,20 @@ def beyond_the_last(
 
 
 @command("look which ended jobs are to be deleted", writes=False)
-def choose(jobs: JobCollection, expired: Expired, since: Any) -> EndedBatch:
-    """Choose the next batch, oldest first, of jobs that ended at `since` or later; None for the first batch."""
+def choose(jobs: JobCollection, expired: Expired, since: Any, after: Any = None) -> EndedBatch:
+    """Choose the next batch, oldest first, of jobs that ended at `since` or later; None for the first batch.
+
+    With `after`, an id: only of those that ended at that very moment, behind that id.
+    """
     query = expired.condition
-    if since is not None:
+    if after is not None:
+        query[_ENDED_AT] = since
+        query["_id"] = {"$gt": after}
+    elif since is not None:
         # Deleted jobs stay in the index for a while: without this bound, each batch would read past them again.
         query[_ENDED_AT]["$gte"] = since
     if expired.up_to is not None:
-        query["_id"] = {"$lte": expired.up_to}
+        query["_id"] = {**query.get("_id", {}), "$lte": expired.up_to}
     order = [(_ENDED_AT, ASCENDING), ("_id", ASCENDING)]
     found = list(
         _own(jobs).find(query, {_ENDED_AT: True}, sort=order, limit=MOST_IN_A_BATCH, batch_size=MOST_IN_A_BATCH)
@@ -133,9 +139,15 @@ def choose(jobs: JobCollection, expired: Expired, since: Any) -> EndedBatch:
 
 
 @command("delete ended jobs", in_parts=True)
-def delete_if_expired(jobs: JobCollection, expired: Expired, ids: Sequence[Any]) -> int:
-    """Delete the jobs that still meet the condition; return how many."""
+def delete_if_expired(jobs: JobCollection, expired: Expired, ids: Sequence[Any], *, children: bool = False) -> int:
+    """Delete the jobs that still meet the condition; return how many.
+
+    Args:
+        children: Also children of job nurseries. The caller has made sure that no parent needs them any more.
+    """
     condition = {**of_ids(ids), **expired.condition, "$and": _IS_JOB}
+    if not children:
+        condition[FIELD["child.scope"]] = None
     if expired.status in OWING:
         # Only the job itself shows that it owes a follow-up, or which one was chosen and is not released.
         condition[FIELD["follow_up"]] = None

@@ -41,6 +41,15 @@ def get_job(jobs: JobCollection, job_id: ObjectId) -> Job | None:
     return None if document is None else jobs.codec.decode(document)
 
 
+@command("read the scope of the job", writes=False)
+def scope_of_children(jobs: JobCollection, parent_id: ObjectId) -> ObjectId | None:
+    """Return what the children of this job have in common; None if it has none."""
+    collection = jobs.collection.with_options(codec_options=LENIENT)
+    document = collection.find_one({"_id": parent_id}, [FIELD["nursery.id"]], hint=BY_ID) or {}
+    scope = document.get(FIELD["nursery.id"])
+    return scope if isinstance(scope, ObjectId) else None
+
+
 @command("read the document", writes=False)
 def raw_documents(jobs: JobCollection, ids: Sequence[object]) -> Sequence[dict[str, Any]]:
     """Return the documents with these ids, whether or not they are jobs."""

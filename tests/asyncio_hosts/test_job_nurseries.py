@@ -1,0 +1,141 @@
+"""Job nurseries on several event loops: a handler's block is on the loop of the application."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import anyio
+import pytest
+
+from tests.asyncio_hosts.conftest import ON_ASYNCIO, Run
+from tests.asyncio_hosts.scenes import LONG, QUICK, statuses, until
+from trio_monque import (
+    JobFailedError,
+    JobNurseryError,
+    Monque,
+    RunningJob,
+    Workers,
+    open_job_nursery,
+    open_scheduler,
+)
+from trio_monque.jobs.nursery_scopes import PROGRAM
+from trio_monque.store.driver.types import Database
+
+
+async def child(job: RunningJob[Any]) -> Any:
+    if job.data == "fail":
+        raise ValueError("no")
+    if job.data == "long":
+        await anyio.sleep(LONG)
+    return job.data
+
+
+def workers_with(parent: Any, **options: Any) -> Workers:
+    workers = Workers()
+    workers.register("child", child, max_attempts=1)
+    workers.register("parent", parent, store_result=True, **options)
+    return workers
+
+
+def live(db: Database) -> int:
+    """How many children are pending or run."""
+    return db["monque_jobs"].count_documents({"name": "child", "status": {"$in": ["pending", "processing"]}})
+
+
+def test_block_hands_over_results_and_a_failure_ends_the_others(db: Database, run: Run) -> None:
+    async def parent(job: RunningJob[Any]) -> Any:
+        first = await job.step("first", lambda: [1, 2])
+        async with open_job_nursery(job) as nursery:
+            children = await nursery.map("child", first)
+        try:
+            async with open_job_nursery(job) as nursery:
+                await nursery.map("child", ["fail", "long", "long"])
+        except JobNurseryError as failed:
+            return [[one.result for one in children], len(failed.exceptions), live(db)]
+
+    async def main() -> None:
+        async with open_scheduler(db, workers_with(parent), **QUICK) as scheduler:
+            ended = await scheduler.wait_job(await scheduler.enqueue("parent"), timeout=40)
+            assert ended.result == [[1, 2], 1, 0]
+
+    run(main)
+
+
+def test_shutdown_leaves_the_children_to_the_next_scheduler(db: Database, run: Run) -> None:
+    async def parent(job: RunningJob[Any]) -> Any:
+        async with open_job_nursery(job) as nursery:
+            children = await nursery.map("child", [1, 2], delay=1)
+        return [one.result for one in children]
+
+    async def main() -> None:
+        async with open_scheduler(db, workers_with(parent), shutdown_timeout=0, **QUICK) as scheduler:
+            job = await scheduler.enqueue("parent")
+            await until(lambda: scheduler.statistics().parked)
+        assert live(db) == 2
+        assert statuses(db, "parent") == ["pending"]
+        async with open_scheduler(db, workers_with(parent), **QUICK) as scheduler:
+            assert (await scheduler.wait_job(job, timeout=40)).result == [1, 2]
+
+    run(main)
+
+
+@ON_ASYNCIO
+@pytest.mark.parametrize("times", [1, 2])
+def test_handler_whose_own_task_is_cancelled_in_a_block_leaves_no_child_alive(
+    db: Database, run: Run, times: int
+) -> None:
+    """By asyncio itself, past every scope: the attempt has failed, and its children are cancelled."""
+    left: list[Any] = []
+
+    async def parent(job: RunningJob[Any]) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        try:
+            async with open_job_nursery(job) as nursery:
+                await nursery.map("child", ["long", "long"])
+                for number in range(times):
+                    asyncio.get_running_loop().call_later(0.05 * (number + 1), task.cancel)
+                await anyio.sleep(LONG)
+        finally:
+            left.append(live(db))
+
+    async def main() -> None:
+        async with open_scheduler(db, workers_with(parent, max_attempts=1), **QUICK) as scheduler:
+            job = await scheduler.enqueue("parent")
+            with pytest.raises(JobFailedError):
+                await scheduler.wait_job(job, timeout=40)
+            await until(lambda: not live(db))
+
+    run(main)
+    assert left == [0]
+
+
+@ON_ASYNCIO
+@pytest.mark.parametrize("times", [1, 3])
+def test_program_whose_task_is_cancelled_ends_its_children_and_leaves_no_job(
+    db: Database, run: Run, times: int
+) -> None:
+    async def parent(job: RunningJob[Any]) -> None: ...
+
+    async def main() -> None:
+        began = asyncio.Event()
+
+        async def program() -> None:
+            async with open_job_nursery(Monque(db)) as nursery:
+                await nursery.map("child", ["long", "long"])
+                began.set()
+                await asyncio.sleep(LONG)
+
+        async with open_scheduler(db, workers_with(parent), **QUICK):
+            task = asyncio.create_task(program())
+            await began.wait()
+            for _ in range(times):
+                task.cancel()
+                await asyncio.sleep(0.01)
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            await until(lambda: not live(db))
+            assert statuses(db, PROGRAM) == []
+
+    run(main)

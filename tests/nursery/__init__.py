@@ -1,0 +1,1 @@
+"""The job nursery: on a real server, mostly in virtual time."""

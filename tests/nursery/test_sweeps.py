@@ -1,0 +1,143 @@
+"""The sweeper: which scopes it takes for abandoned, and when it looks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+from functools import partial
+from typing import Any
+
+import pytest
+import trio
+from bson import ObjectId
+from pymongo.errors import AutoReconnect
+from trio.testing import MockClock
+
+from tests.nursery.flows import AT, Flow, live, only
+from trio_monque import JobFailedError, Monque, RunningJob, open_job_nursery
+from trio_monque.client.monque import context_of
+from trio_monque.jobs.nursery_scopes import OF_A_DELETED_PARENT, PROGRAM
+from trio_monque.store.driver.types import Collection
+from trio_monque.store.jobs import indexes, nursery_children
+from trio_monque.testing import SchedulerOpener, advance, fail_next
+
+NEXT = AT + timedelta(hours=1)
+RECURRING = {"repeatInterval": "0 * * * *", "uniqueKey": "k"}
+
+
+def inserted(jobs: Collection, status: str, name: str = "job", **fields: Any) -> ObjectId:
+    job: Mapping[str, Any] = {
+        "_id": ObjectId(),
+        "name": name,
+        "status": status,
+        "data": None,
+        "nextRunAt": AT,
+        "failCount": 0,
+        "createdAt": AT,
+        "updatedAt": AT,
+        "attempts": 3,
+        **fields,
+    }
+    jobs.insert_one(dict(job))
+    return ObjectId(job["_id"])
+
+
+@pytest.mark.parametrize(
+    ("parent", "epoch"),
+    [
+        (None, OF_A_DELETED_PARENT),
+        *(({"status": status}, 3) for status in ("completed", "failed", "cancelled")),
+        *(({"status": status}, None) for status in ("pending", "processing")),
+        # It has gone on to other work.
+        ({"status": "pending", "ownScope": ObjectId()}, 3),
+        ({"status": "processing", "ownScope": None}, 3),
+        ({"status": "pending", "ownScopeFor": AT, **RECURRING}, None),
+        ({"status": "pending", "ownScopeFor": AT, "nextRunAt": NEXT, **RECURRING}, 3),
+        # What stands for a program runs, and is never pending.
+        ({"status": "processing", "name": PROGRAM}, None),
+        ({"status": "pending", "name": PROGRAM}, 3),
+        # Nothing says what became of it.
+        ({"status": "failed", "failCount": "broken"}, None),
+    ],
+)
+def test_scope_is_abandoned_if_no_parent_waits_for_it(
+    monque: Monque, jobs: Collection, parent: Mapping[str, Any] | None, epoch: int | None
+) -> None:
+    """N22, and N10: the pass is one of the last run that there was."""
+    context, scope, parent_id = context_of(monque), ObjectId(), ObjectId()
+    context.ensure_indexes(indexes.SCOPES)
+    if parent is not None:
+        inserted(jobs, **{"_id": parent_id, "ownScope": scope, **parent})
+    inserted(jobs, "pending", scope=scope, parent=parent_id, block="0", scopeRun=1)
+    inserted(jobs, "completed", scope=ObjectId(), parent=parent_id, block="0", scopeRun=1)
+    found, after = nursery_children.abandoned(context.jobs)
+    assert after is None
+    assert [(one.scope, one.epoch) for one in found] == ([] if epoch is None else [(scope, epoch)])
+
+
+def test_look_goes_on_where_the_one_before_has_ended(
+    monque: Monque, jobs: Collection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for most in ("MOST_SCOPES", "MOST_IN_A_QUERY"):
+        monkeypatch.setattr(nursery_children, most, 2)
+    context = context_of(monque)
+    context.ensure_indexes(indexes.SCOPES)
+    scopes = sorted(ObjectId() for _ in range(5))
+    for scope in scopes:
+        for _ in range(3):
+            inserted(jobs, "processing", scope=scope, parent=ObjectId(), block="0", scopeRun=1)
+    seen: list[ObjectId] = []
+    after = None
+    for _ in range(3):
+        found, after = nursery_children.abandoned(context.jobs, after)
+        seen += [one.scope for one in found]
+    assert seen == scopes
+    assert after is None
+
+
+async def test_scheduler_ends_at_its_start_what_is_left_of_parents_that_are_over(
+    open_test_scheduler: SchedulerOpener, monque: Monque, jobs: Collection, autojump_clock: MockClock
+) -> None:
+    """N22: it learns from the index alone that there are children."""
+    context_of(monque).ensure_indexes(indexes.SCOPES)
+    await advance(0)
+    inserted(jobs, "pending", scope=ObjectId(), parent=ObjectId(), block="0", scopeRun=1)
+    async with open_test_scheduler(Flow(partial(trio.sleep, 0)).workers) as scheduler:
+        await scheduler.enqueue("child", "any end")
+        await advance(60)
+        await scheduler.enqueue("child", "another one")
+        await advance(60)
+        assert live(jobs) == 0
+
+
+async def test_child_that_outlived_the_clean_up_of_its_parent_is_ended_at_once(
+    open_test_scheduler: SchedulerOpener, jobs: Collection
+) -> None:
+    """N22: in real time, and long before the next look."""
+
+    async def body(job: RunningJob[Any]) -> None:
+        async with open_job_nursery(job) as nursery:
+            await nursery.start("child", "late", delay=5000)
+
+    flow = Flow(body, timeout=0.5, max_attempts=1)
+    async with open_test_scheduler(flow.workers, heartbeat_interval=120, cleanup_timeout=0.2) as scheduler:
+        with fail_next(scheduler, AutoReconnect("away"), command="^cancel children$", times=None):
+            parent = await scheduler.enqueue("parent")
+            with pytest.raises(JobFailedError):
+                await scheduler.wait_job(parent)
+            assert live(jobs) == 1
+        with trio.fail_after(50):
+            while live(jobs):
+                await trio.sleep(0.05)
+    assert only(jobs, "child")["scopeCancel"] == 1
+
+
+@pytest.mark.parametrize("foreign", [None, "a text", 7])
+def test_field_of_another_program_holds_up_no_sweep(monque: Monque, jobs: Collection, foreign: Any) -> None:
+    context = context_of(monque)
+    context.ensure_indexes(indexes.SCOPES)
+    inserted(jobs, "pending", scope=foreign)
+    scope = ObjectId()
+    inserted(jobs, "pending", scope=scope, parent=ObjectId(), block="0", scopeRun=1)
+    found, _ = nursery_children.abandoned(context.jobs)
+    assert [one.scope for one in found] == [scope]

@@ -1,0 +1,114 @@
+"""`open_job_nursery`: the block, from its opening to what it raises. JobNursery has what happens inside."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextvars import ContextVar
+from typing import Any, Final, cast
+
+import anyio
+
+from ..error_types import InvalidOptionError
+from ..foreign_errors import unwrapped
+from .job_nursery import JobNursery
+from .leaving_blocks import leave, outcome, wait_for_all
+from .monque import Monque
+from .nursery_block import POLICIES, ChildrenOfBlock, Policy
+from .nursery_owner import NurseryOwner
+from .program_nurseries import ProgramNurseries
+
+BLOCK_TRACE: Final[ContextVar[Callable[[ChildrenOfBlock], Callable[[BaseException | None], None]] | None]] = ContextVar(
+    "monque_block_trace", default=None
+)
+"""Called at the begin of each block of a traced run; what it returns is called at the end, with what is raised."""
+
+LONGEST_KEY: Final = 255
+
+
+def open_job_nursery(
+    parent: Any, *, key: str | None = None, fail: Policy = "cancel"
+) -> AbstractAsyncContextManager[JobNursery, bool]:
+    """`async with open_job_nursery(job) as nursery:` starts jobs, and waits for them when the block is left.
+
+    The children run wherever the fleet has a worker for them. No child outlives the block, whichever process dies: if
+    the handler is killed, its next run comes to the same block, asks for the same children, and finds those that it had
+    started. So it must come to the same blocks (by their order, or by `key`) and ask for the same children (by their
+    data, or by `key`); all else may differ from run to run. `job.step` keeps what is decided by anything else.
+
+    While a run waits for its children it has no slot, neither of its name nor of its instance.
+
+    Leaving the block waits for all children. Cancelled, lost or shut down meanwhile:
+
+    - A cancellation of the run, by a user or its time limit, cancels the children, and waits for them as long as a
+      clean-up may take. The fleet ends those that are left.
+    - A run that lost its claim, that is cut short by a shutdown, or that raises `Snooze` leaves the children to the
+      next run.
+
+    Args:
+        parent: The RunningJob of the handler; or a client, in a program. A program holds a job of its own meanwhile, so
+            that the fleet ends the children of one that dies.
+        key: What names the block for all runs of the handler; by default, its number does. Long workflows should have
+            one, so that a deployment may put another block before it.
+        fail: What the first child that does not complete means. "cancel": the body and the other children are
+            cancelled. "wait": the others go on, and then the error is raised. "keep": nothing is raised; look at
+            `child.error` of each.
+
+    Raises:
+        JobNurseryError: A child failed, was cancelled by another caller, was not started by its `start_by`, or was
+            deleted. A group with an error for each. If such an error ends the handler, its job fails for good: another
+            attempt would find the same failure.
+        ExceptionGroup: The body raised; with the JobNurseryError beside that, if there is one. The children were
+            cancelled.
+        MonqueError: The job has had its transaction; or a block without a key is open in another task.
+        ClaimLostError: The claim was lost.
+    """
+    if fail not in POLICIES:
+        raise InvalidOptionError("fail", fail, f"must be one of {', '.join(POLICIES)}")
+    given: object = key
+    if given is not None and (not isinstance(given, str) or not 1 <= len(given) <= LONGEST_KEY or "\0" in given):
+        raise InvalidOptionError("key", key, f"must be a text of 1 to {LONGEST_KEY} characters")
+    if key is not None and key.isdecimal():
+        raise InvalidOptionError("key", key, "is a number, and blocks without a key have numbers: give it a word")
+    if isinstance(parent, Monque):
+        return cast("AbstractAsyncContextManager[JobNursery, bool]", _open(ProgramNurseries(parent), key, fail))
+    own = getattr(type(parent), "_nursery_owner", None)
+    if own is None:
+        raise TypeError(
+            f"open_job_nursery takes the RunningJob of a handler, or a client, and not {type(parent).__name__}: for a "
+            "claim, enqueue a job, and open the nursery in its handler"
+        )
+    return cast("AbstractAsyncContextManager[JobNursery, bool]", _open(own(parent), key, fail))
+
+
+@asynccontextmanager
+async def _open(owner: NurseryOwner, key: str | None, fail: Policy) -> AsyncIterator[JobNursery]:
+    async with owner.opening(key) as opened:
+        block = ChildrenOfBlock(owner, opened, fail)
+        error: BaseException | None = None
+        raised: BaseException | None = None
+        trace = BLOCK_TRACE.get()
+        span = None if trace is None else trace(block)
+        try:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(block.work)
+                if owner.work is not None:
+                    tasks.start_soon(owner.work)
+                try:
+                    with block.cancel_scope:
+                        yield JobNursery(block)
+                        await wait_for_all(block)
+                except BaseException as body:  # noqa: BLE001  # Raised again, by `outcome`.
+                    error = body
+                await leave(block, error)
+                raised = await outcome(block, error)
+                tasks.cancel_scope.cancel()
+        except BaseExceptionGroup as group:
+            # Of our own task, which has crashed; the body was cancelled with it.
+            raised = unwrapped(group)
+        except BaseException as cancelled:  # noqa: BLE001  # Raised again, once its span has ended.
+            raised = cancelled
+        if span is not None:
+            span(raised)
+        if raised is not None:
+            raise raised

@@ -1,0 +1,63 @@
+"""The errors of job nurseries."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from ..error_types import MonqueError
+from ..foreign_errors import leaves_of
+from .ended_job_errors import JobEndedError
+from .job import Job
+
+
+class JobNurseryError(ExceptionGroup[Exception]):
+    """Raised where a block of `open_job_nursery` is left, if a child did not complete.
+
+    A group, so that `except*` works, too. A class of its own, because a handler wants to catch just this, and to
+    `return` from there, which Python forbids inside `except*`.
+
+    Attributes:
+        exceptions: A `JobFailedError`, `JobCancelledError` or `JobDeletedError` for each child that did not complete,
+            and was not cancelled by the block.
+    """
+
+    if TYPE_CHECKING:
+
+        def __new__(cls, message: str, exceptions: Sequence[Exception], /) -> JobNurseryError: ...
+
+    def derive(self, exceptions: Sequence[Exception], /) -> JobNurseryError:  # type: ignore[override]
+        return JobNurseryError(self.message, exceptions)
+
+    @property
+    def jobs(self) -> Sequence[Job[Any]]:
+        """The children that failed or were cancelled, as they ended; without those that were deleted."""
+        return [leaf.job for leaf in leaves_of(self) if isinstance(leaf, JobEndedError)]
+
+    @property
+    def reason(self) -> str:
+        """Why the first of these children did not complete: its `fail_reason`, or a sentence if it has none."""
+        first = leaves_of(self)[0]
+        reason = first.job.fail_reason if isinstance(first, JobEndedError) else None
+        return reason or str(first)
+
+
+class NurseryLostError(MonqueError):
+    """Raised in a program whose nursery is lost: its job was not renewed in time, or was deleted.
+
+    Its children are cancelled by the fleet.
+    """
+
+
+_OF_SCOPE = "_monque_scope"
+
+
+def marked(error: MonqueError, scope: object) -> MonqueError:
+    """Note that this is the error of a child of that scope."""
+    setattr(error, _OF_SCOPE, scope)
+    return error
+
+
+def is_of_own_child(error: BaseException, scope: object) -> bool:
+    """Whether a child of this scope had this error: another run of its parent would find the same one."""
+    return any(vars(leaf).get(_OF_SCOPE) == scope for leaf in leaves_of(error) if isinstance(leaf, MonqueError))

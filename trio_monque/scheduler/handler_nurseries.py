@@ -1,0 +1,191 @@
+"""HandlerNurseries: the job nurseries of one run of a handler, and its steps. On the loop of the handler.
+
+What a nursery needs of the run passes through here: its scope, which is written under the fence; its slot, which it
+gives back while it waits; and how a cancelled run leaves its block.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractContextManager, asynccontextmanager
+from functools import partial
+from typing import Any, Final, Protocol
+
+import anyio
+
+from ..bridge.handler_loop import HandlerLoop
+from ..client.monque import Monque
+from ..client.nursery_owner import NurseryBlock
+from ..engine.run import Run
+from ..engine.run_end import CancelReason
+from ..error_types import InvalidOptionError, MonqueError
+from ..jobs.job import Job, log_extra
+from ..jobs.nursery_scopes import Asking, scope_of
+from ..log import logger_of
+from ..store.driver.types import ObjectId
+
+logger = logger_of("scheduler")
+
+LONGEST_STEP: Final = 1024
+
+
+class NurseryReporting(Protocol):
+    """What writes for the nurseries of runs: in the run of the engine."""
+
+    async def open_scope(self, run: Run[Job]) -> Asking:
+        """Write the scope of a run under its claim, unless it has one; return it."""
+        ...
+
+    async def record_failure(self, run: Run[Job], block: str, children: Sequence[ObjectId]) -> None:
+        """Write that a block has failed under the claim of the run."""
+        ...
+
+    async def store_step(self, run: Run[Job], key: str, value: Any) -> None:
+        """Write the result of a step under the claim of the run."""
+        ...
+
+    async def reset_deaths(self, run: Run[Job]) -> None:
+        """Count the deaths of its holders anew: the run has come to a wait."""
+        ...
+
+    def park(self, run: Run[Job]) -> None:
+        """The run waits for its children, and needs no slot."""
+        ...
+
+    def unpark(self, run: Run[Job]) -> None: ...
+
+
+class HandlerNurseries:
+    """A `NurseryOwner`."""
+
+    work = None  # The engine renews the claim.
+
+    def __init__(self, run: Run[Job], loop: HandlerLoop, reporting: NurseryReporting, monque: Monque) -> None:
+        self.monque = monque
+        self._run = run
+        self._loop = loop
+        self._reporting = reporting
+        # As the run began: an earlier one may have started children.
+        self._is_resumed = scope_of(run.claim) is not None
+        self._number = 0
+        self._keys: set[str] = set()
+        self._tasks_without_key: list[int] = []
+        self._is_reported = False
+        # Each write takes the place of the scope as a whole. A step may take long, and holds up no write of a block.
+        self._one_write = anyio.Lock()
+        self._one_step = anyio.Lock()
+        self._open = 0
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a block is open."""
+        return bool(self._open)
+
+    # --- For a nursery ---
+
+    @property
+    def job(self) -> Job:
+        return self._run.claim
+
+    @property
+    def leaves_children(self) -> bool:
+        return self._loop.cancel_reason(self._run) in (CancelReason.LOST, CancelReason.SHUTDOWN)
+
+    @asynccontextmanager
+    async def opening(self, key: str | None) -> AsyncIterator[NurseryBlock]:
+        block = self._named(key)
+        task = anyio.get_current_task().id
+        self._open += 1
+        if key is None:
+            self._tasks_without_key.append(task)
+        try:
+            try:
+                async with self._one_write:
+                    asking = await self._loop.engine.call_for(self._run, self._reporting.open_scope, self._run)
+            except BaseException:
+                self._not_opened(key)
+                raise
+            scope = scope_of(self.job)
+            failed = {} if scope is None or scope.failed is None else scope.failed
+            yield NurseryBlock(asking, block, self._is_resumed, failed_by=failed.get(block, ()))
+        finally:
+            self._open -= 1
+            if key is None:
+                self._tasks_without_key.remove(task)
+
+    def _named(self, key: str | None) -> str:
+        if key is not None:
+            if key in self._keys:
+                raise InvalidOptionError("key", key, "is the key of a block that this run has opened already")
+            self._keys.add(key)
+            return key
+        if any(task != anyio.get_current_task().id for task in self._tasks_without_key):
+            raise MonqueError(
+                f"a block without a key is open in another task of job {self.job}: the next run might open the two in "
+                "another order. Give each a key: open_job_nursery(job, key=...)"
+            )
+        block = self._number
+        self._number += 1
+        if block == 1 and self._is_resumed and not self._is_reported:
+            self._is_reported = True
+            logger.info(
+                "job %s opens several blocks without keys, and goes on where an earlier run was: if a deployment puts "
+                "a block before another, the later one starts its children again. open_job_nursery(job, key=...) "
+                "prevents that",
+                self.job,
+                extra=log_extra(self.job),
+            )
+        return str(block)
+
+    def _not_opened(self, key: str | None) -> None:
+        # The handler may try again: that is the same block.
+        if key is None:
+            self._number -= 1
+        else:
+            self._keys.discard(key)
+
+    async def record_failure(self, block: str, children: Sequence[ObjectId]) -> None:
+        async with self._one_write:
+            report = self._reporting.record_failure
+            await self._loop.engine.call_for(self._run, report, self._run, block, list(children))
+
+    @asynccontextmanager
+    async def waiting(self) -> AsyncIterator[None]:
+        run, reporting, engine = self._run, self._reporting, self._loop.engine
+        if run.claim.rescues:
+            # Not when the block is opened: a handler that kills its process in the body must still be given up.
+            await engine.call_for(run, reporting.reset_deaths, run)
+        engine.post(partial(reporting.park, run))
+        try:
+            yield
+        finally:
+            engine.post(partial(reporting.unpark, run))
+
+    def closing(self) -> AbstractContextManager[object]:
+        return self._loop.cleaning_up(self._run, math.inf)
+
+    def lose(self) -> None:
+        self._loop.engine.post(self._run.lose)
+
+    # --- Steps ---
+
+    async def step(self, key: str, function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+        """See `RunningJob.step`."""
+        given: object = key
+        if not isinstance(given, str) or not 1 <= len(given) <= LONGEST_STEP or "\0" in given:
+            raise InvalidOptionError("key", given, f"must be a text of 1 to {LONGEST_STEP} characters")
+        async with self._one_step:
+            if key not in self._steps():
+                value = function(*args)
+                if inspect.isawaitable(value):
+                    value = await value
+                async with self._one_write:
+                    await self._loop.engine.call_for(self._run, self._reporting.store_step, self._run, key, value)
+            # As another run of the handler would read it.
+            return self._steps()[key]
+
+    def _steps(self) -> Any:
+        scope = scope_of(self.job)
+        return {} if scope is None or scope.steps is None else scope.steps

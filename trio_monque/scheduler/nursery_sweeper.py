@@ -1,0 +1,138 @@
+"""NurserySweeper: ends the children of job nurseries whose parents are over, whichever process died.
+
+A block ends its own children. What it cannot end, because its process was killed, its job was deleted, cancelled or
+given up, or its clean-up took too long, every instance of the fleet finds: at its start, at each heartbeat interval,
+and at once after an end that it has written itself. Several may sweep at once; a pass repeats its conditions.
+
+It sends nothing unless the collection has the index of live children, which the first nursery creates.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, NoReturn
+
+import trio
+
+from ..client.client_context import ClientContext
+from ..client.local_wakeups import WITH_NURSERIES
+from ..client.operation import Caused
+from ..engine.progress import Progress
+from ..error_types import ClientClosedError, MonqueConnectionError
+from ..jobs.job import Job
+from ..log import logger_of
+from ..loop_time import loop_time
+from ..store.driver.database_threads import Channel, DatabaseThreads
+from ..store.driver.types import IndexModel, ObjectId
+from ..store.jobs import indexes, nursery_children
+from ..store.jobs.nursery_children import Abandoned, Pass
+
+logger = logger_of("scheduler")
+
+JITTER: Final = 0.1
+
+RETRY_AFTER: Final = 1.0
+"""Seconds until the next attempt after a fault."""
+
+MOST_LOGGED: Final = 1000
+"""Scopes that were logged, and are not logged again while their children end."""
+
+
+class NurserySweeper:
+    """The loop, a chore. It may be cancelled at any time.
+
+    Args:
+        announce: Announces what was caused to the schedulers of this trio run. In any thread.
+        indexes_there: Returns which indexes the collection has of those that few jobs need.
+        interval: Seconds between two looks.
+    """
+
+    def __init__(
+        self,
+        context: ClientContext,
+        db_threads: DatabaseThreads,
+        announce: Callable[[Caused], None],
+        indexes_there: Callable[[], Sequence[IndexModel]],
+        interval: float,
+    ) -> None:
+        self.progress = Progress("nursery sweeper")
+        self._context = context
+        self._db_threads = db_threads
+        self._announce = announce
+        self._indexes_there = indexes_there
+        self._interval = interval
+        self._time = loop_time()
+        self._signal = trio.Event()
+        self._logged: dict[ObjectId, None] = {}
+
+    def ended(self, jobs: Iterable[Job]) -> None:
+        """These jobs have ended, or were given up: if one was a parent, look at once. On the thread of the run."""
+        if any(job.nursery is not None for job in jobs):
+            self._signal.set()
+
+    def look(self) -> None:
+        """Jobs were ended or deleted, or it is known now that there are children: look at once. In the run's thread."""
+        self._signal.set()
+
+    async def run(self) -> NoReturn:
+        while True:
+            # In virtual time, whatever may end a parent is announced, and there are no other looks.
+            pause = math.inf if self._time.is_event_driven else self._time.jittered(self._interval, JITTER)
+            await self._turn(pause)
+
+    async def _turn(self, pause: float) -> None:
+        self._signal = trio.Event()  # Before the look: what ends during it may not be in its answer.
+        if self.has_children():
+            self.progress.ask()
+            try:
+                found = await self._db_threads.call(self._sweep, channel=Channel.COMMANDS, abandon_on_cancel=True)
+            except ClientClosedError:
+                raise  # It ends the scheduler.
+            except MonqueConnectionError as error:
+                if self.progress.fail(error):
+                    logger.warning("could not look for children without a parent: %s; retrying", error)
+                pause = RETRY_AFTER
+            else:
+                self.progress.answered(found)
+                if found:
+                    # Running children are asked to end, and a child may be pending again by then.
+                    pause = min(pause, RETRY_AFTER)
+        self.progress.plan(trio.current_time() + pause)
+        with trio.move_on_after(pause):
+            await self._signal.wait()
+
+    def has_children(self) -> bool:
+        """Whether the collection has children of job nurseries, as far as is known. In any thread."""
+        return self._context.jobs.collection.full_name in WITH_NURSERIES or indexes.SCOPES in self._indexes_there()
+
+    # --- In a database thread ---
+
+    def _sweep(self) -> int:
+        """Pass through all scopes without a parent; return how many there are."""
+        jobs, number, after = self._context.jobs, 0, None
+        while True:
+            found, after = nursery_children.abandoned(jobs, after)
+            for one in found:
+                cancelled, asked = nursery_children.cancel(jobs, Pass(one.scope, one.epoch), self._context.now())
+                self._log(one, cancelled, asked)
+                if cancelled or asked:  # In virtual time, each announcement is followed by another look.
+                    self._announce(Caused(asked_to_end=asked > 0))
+            number += len(found)
+            if after is None:
+                return number
+
+    def _log(self, one: Abandoned, cancelled: int, asked: int) -> None:
+        if one.scope in self._logged:
+            return
+        self._logged[one.scope] = None
+        if len(self._logged) > MOST_LOGGED:
+            del self._logged[next(iter(self._logged))]
+        logger.info(
+            "job %s, which has opened a job nursery, %s: %d of its children were cancelled, and %d that run are asked "
+            "to end",
+            one.parent,
+            one.why,
+            cancelled,
+            asked,
+        )
