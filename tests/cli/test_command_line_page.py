@@ -96,6 +96,7 @@ GIVEN: dict[str, object] = {
     "recover_stale_jobs": False,
     "max_attempts": 8,
     "max_rescues": 9,
+    "max_parked": 600,
     "base_retry_interval": 10.5,
     "max_backoff_delay": 11.5,
     "retry_jitter": 0.125,

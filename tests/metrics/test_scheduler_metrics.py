@@ -17,7 +17,7 @@ from pymongo.errors import AutoReconnect
 from trio.testing import MockClock
 
 from tests.support.interception import Interceptor, Recorder, is_claim
-from trio_monque import Discard, Monque, NewJob, RunningJob, Snooze, Workers
+from trio_monque import Discard, Monque, NewJob, RunningJob, Snooze, Workers, open_job_nursery
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.engine import pauses
 from trio_monque.errors import InvalidOptionError
@@ -207,6 +207,34 @@ async def test_job_of_a_dead_instance_is_stuck_until_another_rescues_it(
             assert scrape.value("running_jobs", name="takes-a-minute") == 1
             # It waited for its first start only once.
             assert scrape.values("job_wait_seconds_count") == []
+
+
+async def test_runs_that_wait_for_their_children_are_parked_and_not_running(
+    open_test_scheduler: SchedulerOpener, autojump_clock: MockClock
+) -> None:
+    registry = CollectorRegistry()
+    flows = Workers()
+
+    @flows.register("takes-a-minute", concurrency=2)
+    async def minute(job: RunningJob[None]) -> None:
+        await trio.sleep(60)
+
+    @flows.register("waits")
+    async def waits(job: RunningJob[Any]) -> None:
+        async with open_job_nursery(job) as nursery:
+            await nursery.start("takes-a-minute")
+
+    async with open_test_scheduler(flows) as scheduler:
+        async with SchedulerMetrics(scheduler, registry=registry):
+            for _ in range(2):
+                await scheduler.enqueue("waits")
+            await advance(30)
+            scrape = await scraped(registry)
+            assert scrape.value("parked_runs") == 2
+            assert scrape.by("name", "running_jobs") == {"takes-a-minute": 2}
+            assert scrape.value("held_claims") == 4
+            await advance(60)
+            assert (await scraped(registry)).value("parked_runs") == 0
 
 
 async def commands_of_some_hours(mongod: EmbeddedServer, database: str, *, metrics: bool) -> list[str]:

@@ -43,6 +43,12 @@ MORE: Final = {
     "startBy": ISO,
     "meta": {"tenant": "acme"},
     "follows": "0" * 23 + "9",
+    "parent": "0" * 23 + "8",
+    "block": "place",
+    "childKey": "first",
+    "cancelledByRun": 3,
+    "failedBlocks": {"0": ["0" * 23 + "7"]},
+    "steps": {"price": 7},
     "cancelRequestedAt": ISO,
     "startedAt": ISO,
     "finishedAt": ISO,
@@ -86,6 +92,14 @@ def whole_document() -> dict[str, Any]:
         "timeout": 90.5,
         "meta": {"tenant": "acme"},
         "follows": ObjectId("0" * 23 + "9"),
+        "scope": ObjectId(),
+        "parent": ObjectId("0" * 23 + "8"),
+        "block": "place",
+        "childKey": "first",
+        "scopeCancel": 3,
+        "ownScope": ObjectId(),
+        "scopeFailed": {"0": [ObjectId("0" * 23 + "7")]},
+        "steps": {"price": 7},
     }
 
 
@@ -127,7 +141,7 @@ def test_job_of_another_library_in_full(db: Database, jobs: Collection) -> None:
         (job,) = (await answer(ask, "GET", "/jobs?view=full"))[1]["jobs"]
         return {key: job[key] for key in MORE}
 
-    empty = {"attempts": 0, "rescues": 0, "errors": [], "meta": {}}
+    empty = {"attempts": 0, "rescues": 0, "errors": [], "meta": {}, "failedBlocks": {}}
     assert asking("trio", create_app(Monque(db)), work) == {**dict.fromkeys(MORE), **empty}
 
 
@@ -197,10 +211,12 @@ def test_page_that_is_capped_before_it_is_full_leads_on(
     asking(loop, create_app(monque), work)
 
 
-def test_lists_in_full_are_searched_by_error_and_key(db: Database, jobs: Collection) -> None:
+def test_lists_in_full_are_searched_by_error_key_and_parent(db: Database, jobs: Collection) -> None:
     keyed, other = insert(handle(db), unique_key="order-7"), insert(handle(db), unique_key="invoice-7")
     failed = insert(handle(db))
     jobs.update_one({"_id": failed.id}, {"$set": {"status": "failed", "failReason": "550 mailbox (full)"}})
+    jobs.update_one({"_id": keyed.id}, {"$set": {"ownScope": failed.id}})
+    jobs.update_one({"_id": other.id}, {"$set": {"scope": failed.id, "parent": keyed.id}})
 
     async def work(ask: Ask) -> None:
         async def found(query: str) -> Any:
@@ -214,8 +230,12 @@ def test_lists_in_full_are_searched_by_error_and_key(db: Database, jobs: Collect
         assert await found("name=greet&key=order-7") == [str(keyed.id)]
         assert await found("name=greet&keyPrefix=invoice") == [str(other.id)]
         assert await found("name=&key=order-7") == []
+        assert await found(f"parent={keyed.id}") == [str(other.id)]
+        assert await found(f"parent={other.id}") == []
         for refused in (
             "key=order-7",
+            "parent=nonsense",
+            f"parent={keyed.id}&status=failed",
             "name=greet&key=a&keyPrefix=b",
             "errorContains=",
             "errorPrefix=a&errorContains=b",
@@ -254,11 +274,12 @@ def test_values_of_a_job_in_full_go_through_its_serializer(db: Database, jobs: C
         return (await answer(ask, "GET", "/jobs?view=full"))[1]["jobs"][0]
 
     full = asking("trio", app, work)
-    assert [full[key] for key in ("payload", "result", "progress", "saved")] == [
+    assert [full[key] for key in ("payload", "result", "progress", "saved", "steps")] == [
         "hidden payload",
         "hidden result",
         "hidden progress",
         "hidden saved",
+        "hidden steps",
     ]
 
 

@@ -145,7 +145,10 @@ BROKEN: Final = Family("gauge", "broken_documents", "Documents that this instanc
 
 # --- Of one scheduler ---
 
-RUNNING: Final = Family("gauge", "running_jobs", "Runs whose handlers have not ended.", BY_NAME)
+RUNNING: Final = Family("gauge", "running_jobs", "Runs whose handlers have not ended, and that have a slot.", BY_NAME)
+PARKED: Final = Family(
+    "gauge", "parked_runs", "Runs that wait for the children of their job nurseries, and have no slot."
+)
 OVERDUE_THREADS: Final = Family(
     "gauge", "overdue_threads", "Plain handlers that go on after their run was cancelled, and hold their slots."
 )
@@ -181,6 +184,6 @@ OF_INSTANCE: Final = (
     *(INSTANCE, HEALTHY, DRAINING, HELD, UNSETTLED, FREE_SLOTS, CLAIMED, LOST_TO_OTHERS, BATCH_SIZE),
     *(RESCUED, RENEWED, RENEWAL_FAILURES, CLAIMS_LOST, LOOP_LAG, LOOP_BLOCKED, INTERNAL_LAG, BROKEN),
 )
-OF_SCHEDULER: Final = (RUNNING, OVERDUE_THREADS, RUNS, START_LAG, WAIT, RUN_TIME)
+OF_SCHEDULER: Final = (RUNNING, PARKED, OVERDUE_THREADS, RUNS, START_LAG, WAIT, RUN_TIME)
 OF_CLAIMS: Final = (WAITING, WORKING, DOCUMENTS, DEAD_LETTERS)
 FAMILIES: Final = (*OF_COLLECTION, *OF_INSTANCE, *OF_SCHEDULER, *OF_CLAIMS)

@@ -16,7 +16,7 @@ from ..scheduler.scheduler_client import SchedulerClient
 from .collection_metrics import CollectionNumbers
 from .exposition import DEFAULT_REGISTRY, Metrics, Sample
 from .histograms_by_name import Durations, NameLabels
-from .metric_names_and_buckets import OVERDUE_THREADS, RUN_TIME, RUNNING, RUNS, START_LAG, WAIT
+from .metric_names_and_buckets import OVERDUE_THREADS, PARKED, RUN_TIME, RUNNING, RUNS, START_LAG, WAIT
 from .samples_of_schedulers_and_claims import info, instance_samples
 
 
@@ -98,6 +98,7 @@ class SchedulerMetrics(Metrics):
         numbers, label_of = self._scheduler.statistics(), self._names.label_of
         yield self._info
         yield from instance_samples(numbers, self._scheduler.health(), numbers.claims_lost)
+        yield Sample(PARKED, numbers.parked)
         yield Sample(OVERDUE_THREADS, numbers.overdue_threads)
         running: Counter[str] = Counter()
         for name in dict.fromkeys((*numbers.running_by_name, *numbers.ended_by_name)):

@@ -43,8 +43,9 @@ class SerializePayload(Protocol):
         """Return what is shown.
 
         Args:
-            given: `{"job": Job, "payload": data, "context": context, "field": "payload"}`. The result, the progress and
-                the checkpoint of a job come as `payload` too, with "result", "progress" or "saved" as their `field`.
+            given: `{"job": Job, "payload": data, "context": context, "field": "payload"}`. The result, the progress,
+                the checkpoint and the steps of a job come as `payload` too, with "result", "progress", "saved" or
+                "steps" as their `field`.
         """
         ...
 

@@ -80,6 +80,9 @@ def test_what_cannot_be_asked_is_a_page_that_names_it(many: Database, query: str
         ("key=a", "A key belongs to a name"), ("status=due&prefix=a", "A key belongs to a name"),
         ("status=done&name=a&key=b", "Jobs are found by their key while"),
         ("status=failed&instance=w", "Only running jobs are held by an instance"),
+        ("parent=" + "a" * 24 + "&instance=w", "Children of and Held by cannot be combined"),
+        ("name=a&key=b&parent=" + "a" * 24, "Children of and Key cannot be combined"),
+        ("status=done&parent=" + "a" * 24, "Children are found while they are due, later or running"),
     ],
 )  # fmt: skip
 def test_filters_that_no_job_can_match_leave_the_page_with_its_tabs(many: Database, query: str, why: str) -> None:
@@ -92,7 +95,7 @@ def test_filters_that_no_job_can_match_leave_the_page_with_its_tabs(many: Databa
 @pytest.mark.parametrize("tab", ["", *(one.key for one in TABS)])
 def test_each_pair_of_filters_is_a_page_in_each_tab(many: Database, tab: str) -> None:
     app = create_app(Monque(many), filters=["meta.tenant"])
-    filters = {**dict.fromkeys(TEXTS, "mail"), "since": "1h", "meta.tenant": "acme", "by": "due"}
+    filters = {**dict.fromkeys(TEXTS, "mail"), "parent": "a" * 24, "since": "1h", "meta.tenant": "acme", "by": "due"}
     for pair in combinations(filters, 2):
         query = urlencode({"status": tab, **{one: filters[one] for one in pair}})
         assert get(app, f"/jobs?{query}").status_code == 200, query

@@ -21,6 +21,7 @@ from ..exit_statuses import CHECK_FAILED, SUCCEEDED
 from ..output import duration, moment, print_json, print_records, since, warn
 from ..parameters import LENGTH
 from .access import JobsAccess, jobs_options
+from .family import family_as_json, family_of
 from .held import list_held
 from .selection import GivenSelection, selection_options
 from .show_page import print_job
@@ -35,6 +36,7 @@ Examples:
   trio-monque jobs --name send-mail --status pending
   trio-monque jobs --fail-reason timeout --limit 200 --json
   trio-monque jobs --held-by worker-1
+  trio-monque jobs --parent 65f1c0ffee0123456789abcd
 """
 
 _EXAMPLES_OF_SHOW: Final = """\b
@@ -61,6 +63,9 @@ Examples:
 )
 @click.option("--limit", type=click.IntRange(1, 10_000), default=50, metavar="N", help="Show N at most. (default: 50)")
 @click.option("--cursor", metavar="TEXT", help="Continue where the page before ended, which printed this cursor.")
+@click.option(
+    "--parent", metavar="ID", help="Only the children of this job that are pending or run, of its job nurseries."
+)
 @click.option("--held-by", metavar="INSTANCE", help="Only jobs that this instance holds, the longest held first.")
 @jobs_options
 def jobs(
@@ -71,6 +76,7 @@ def jobs(
     limit: int,
     cursor: str | None,
     held_by: str | None,
+    parent: str | None,
 ) -> int:
     """List jobs, a page at a time.
 
@@ -83,10 +89,10 @@ def jobs(
     Exit status: 0, even if no job matches; 1 if --held-by names an unknown instance; 2 if the jobs could not be read.
     """
     if held_by is not None:
-        if sort or cursor or not selection.is_everything:
+        if sort or cursor or parent or not selection.is_everything:
             raise click.UsageError("--held-by takes no other selection, no --sort and no --cursor: leave them out")
         return list_held(access, held_by, limit)
-    chosen = JobFilter(**selection.at(access.now))
+    chosen = JobFilter(**selection.at(access.now), parent=parent)
     page = access.client.get_jobs_with_cursor(
         cursor=cursor, limit=limit, filter=chosen, sort=sort or _default_order(chosen)
     )
@@ -115,6 +121,8 @@ def jobs(
 
 def _default_order(chosen: JobFilter) -> str:
     """An order that an index has for these conditions, with what an operator looks for first."""
+    if chosen.parent is not None:
+        return "id"
     if chosen.statuses and set(chosen.statuses) <= {JobStatus.PENDING, JobStatus.PROCESSING}:
         return "next_run_at"
     if chosen.names is not None:
@@ -131,6 +139,9 @@ def _default_order(chosen: JobFilter) -> str:
 def show(access: JobsAccess, *, job_id: str, raw: bool) -> int:
     """Show a job: its data, dates and results, the tracebacks of its last failures, and why it does not run now.
 
+    Of a job that has opened a job nursery, it shows the blocks with children that are pending or run, and those that
+    have failed. Of a child, it shows its parent, and who cancelled it.
+
     With --json, `why` has the sentences, and data and results are extended JSON.
 
     Exit status: 0 if there is such a job, 1 if not, 2 if it could not be looked for.
@@ -142,10 +153,11 @@ def show(access: JobsAccess, *, job_id: str, raw: bool) -> int:
         warn(f"no job {one_line(job_id)} in {access.name}")
         return CHECK_FAILED
     sentences = sentences_of(access.client.why_not_now(job), job)
+    family = family_of(access.client, job)
     if access.as_json:
-        print_json({**job_as_json(job), "why": sentences})
+        print_json({**job_as_json(job), "why": sentences, **family_as_json(family)})
     else:
-        print_job(job, access.now(), sentences)
+        print_job(job, access.now(), sentences, family)
     return SUCCEEDED
 
 

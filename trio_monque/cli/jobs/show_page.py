@@ -10,28 +10,34 @@ from typing import Any, Final
 import click
 
 from ...jobs.job import Job
-from ...jobs.job_parts import NO_CLAIM
+from ...jobs.job_parts import NO_CLAIM, ChildOf
 from ...safe_text import one_line
 from ...store.jobs.job_json import value_as_json
 from ..output import duration, moment, print_columns, print_fields, since
+from .family import JobFamily, lines_of_blocks, sentence_of_cancellation
 
 LONGEST_SHOWN: Final = 10_000
 """Characters of one value. `--json` has all of it."""
 
 
-def print_job(job: Job, now: datetime, why: Sequence[str]) -> None:
+def print_job(job: Job, now: datetime, why: Sequence[str], family: JobFamily) -> None:
     """Print the page."""
-    print_fields(_identity(job))
+    print_fields({**_identity(job), "cancelled": sentence_of_cancellation(family)})
     for heading, value in (
         ("data", job.data),
         ("progress", job.progress),
         ("saved", job.saved),
+        ("steps", None if job.nursery is None or not job.nursery.steps else job.nursery.steps),
         ("result", job.result),
         ("data of the run that follows", None if job.again is None else job.again.data),
     ):
         if value is not None or heading == "data":
             click.echo(f"\n{heading}")
             click.echo(_indented(_value(value)))
+    if family.blocks:
+        click.echo("\njob nurseries")
+        for line in lines_of_blocks(family):
+            click.echo(f"  {one_line(line)}")
     click.echo("\ntimeline")
     print_columns([(f"  {moment(at)}", since(at, now), one_line(what)) for at, what in _timeline(job)])
     for one in job.errors:
@@ -42,6 +48,7 @@ def print_job(job: Job, now: datetime, why: Sequence[str]) -> None:
 
 
 def _identity(job: Job) -> dict[str, object]:
+    child = job.child or ChildOf()
     return {
         "id": job.id,
         "name": job.name,
@@ -59,6 +66,9 @@ def _identity(job: Job) -> dict[str, object]:
         "start by": None if job.limits.start_by is None else moment(job.limits.start_by),
         "claimed by": (job.claim or NO_CLAIM).by,
         "last failure": job.fail_reason,
+        "parent": child.parent,
+        "block": child.block,
+        "child key": child.key,
         "meta": ", ".join(f"{key}={value}" for key, value in job.meta.items()),
     }
 

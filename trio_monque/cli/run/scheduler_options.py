@@ -39,6 +39,7 @@ OFFERED: Final = (
     "recover_stale_jobs",
     "max_attempts",
     "max_rescues",
+    "max_parked",
     "base_retry_interval",
     "max_backoff_delay",
     "retry_jitter",

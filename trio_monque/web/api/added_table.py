@@ -23,7 +23,7 @@ _OF_FULL_LIST: Final = [
     _VIEW,
     parameter("direction", {"type": "string", "enum": list(DIRECTIONS)}),
     parameter("due", {"type": "string", "enum": list(FLAGS)}),
-    *(parameter(key, TEXT) for key in ("errorContains", "errorPrefix", "instance", "key", "keyPrefix")),
+    *(parameter(key, TEXT) for key in ("errorContains", "errorPrefix", "instance", "key", "keyPrefix", "parent")),
 ]
 
 

@@ -19,6 +19,7 @@ _TEXTS: Final = {
     "errorContains": "fail_reason",
     "errorPrefix": "fail_reason_prefix",
     "instance": "instance",
+    "parent": "parent",
 }
 OF_FULL_LIST: Final = frozenset({"view", "direction", "due", *_TEXTS})
 FLAGS: Final = {"true": True, "false": False}

@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
+from ...diagnosis.parents_and_children import blocks_of
 from ...jobs.claim_stamps_and_fences import last_sign_of_life
 from ...jobs.cursors import anchor_of, encode
 from ...jobs.job import Job, JobStatus
-from ...jobs.job_parts import NO_CLAIM, Schedule
+from ...jobs.job_parts import NO_CLAIM, ChildOf, NurseryScope, Schedule
 from ...jobs.job_query import JobSort
 from ...jobs.rescue_policy import lease_of
 from ...jobs.views import CursorPage
@@ -30,7 +31,12 @@ async def full_jobs_as_json(jobs: Sequence[Job], hooks: Hooks, context: Any) -> 
     values = [
         ValueOf(job, value, name)
         for job in jobs
-        for name, value in (("progress", job.progress), ("result", job.result), ("saved", job.saved))
+        for name, value in (
+            ("progress", job.progress),
+            ("result", job.result),
+            ("saved", job.saved),
+            ("steps", (job.nursery or _NO_NURSERY).steps),
+        )
         if value is not None
     ]
     shown = await hooks.values_of(values, context)
@@ -38,7 +44,7 @@ async def full_jobs_as_json(jobs: Sequence[Job], hooks: Hooks, context: Any) -> 
     return [
         {
             **of_contract,
-            **{name: made.get((job.id, name)) for name in ("progress", "result", "saved")},
+            **{name: made.get((job.id, name)) for name in ("progress", "result", "saved", "steps")},
             "errors": [await _error_as_json(job, one, hooks, context) for one in job.errors],
             **_plain_fields(job),
         }
@@ -49,6 +55,7 @@ async def full_jobs_as_json(jobs: Sequence[Job], hooks: Hooks, context: Any) -> 
 def _plain_fields(job: Job) -> dict[str, Any]:
     """Return what no hook sees. Durations are milliseconds."""
     claim, schedule, limits = job.claim or NO_CLAIM, job.schedule or _NO_SCHEDULE, job.limits
+    child = job.child or _NO_CHILD
     return {
         "attempts": job.attempts,
         "maxAttempts": limits.max_attempts,
@@ -58,6 +65,11 @@ def _plain_fields(job: Job) -> dict[str, Any]:
         "startBy": moment_or_null(limits.start_by),
         "meta": dict(job.meta),
         "follows": None if job.follows is None else str(job.follows),
+        "parent": None if child.parent is None else str(child.parent),
+        "block": child.block,
+        "childKey": child.key,
+        "cancelledByRun": child.cancelled_by,
+        "failedBlocks": {one.key: [str(child_id) for child_id in one.failed_by] for one in blocks_of(job, ())},
         "cancelRequestedAt": moment_or_null(claim.cancel_requested_at),
         "startedAt": moment_or_null(job.started_at),
         "finishedAt": moment_or_null(job.finished_at),
@@ -66,6 +78,8 @@ def _plain_fields(job: Job) -> dict[str, Any]:
 
 
 _NO_SCHEDULE = Schedule(cron="")
+_NO_NURSERY = NurseryScope()
+_NO_CHILD = ChildOf()
 
 
 def lease_end_of(job: Job) -> datetime | None:

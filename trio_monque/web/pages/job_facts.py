@@ -8,6 +8,8 @@ from datetime import datetime, timedelta
 from itertools import islice
 from typing import Final
 
+from ...diagnosis.parents_and_children import BlockNow
+from ...diagnosis.reasons import Reason
 from ...jobs.claim_stamps_and_fences import last_sign_of_life
 from ...jobs.instance import Instance, clamped
 from ...jobs.job import Job, JobStatus, deaths_of
@@ -17,6 +19,9 @@ from ..words.lengths import ago, counted, grouped, length
 
 MOST_META: Final = 100
 """Values of the meta in the list. The JSON of the job has all."""
+
+MOST_CHILDREN_SHOWN: Final = 20
+"""Children of a block in the list. A link leads to all."""
 
 _SECOND: Final = timedelta(seconds=1)
 
@@ -111,15 +116,16 @@ def after_a_failure(job: Job) -> str:
     return "it has failed for good"
 
 
-def facts_of_job(job: Job, filters: Collection[str], now: datetime) -> Sequence[Fact]:
+def facts_of_job(job: Job, filters: Collection[str], now: datetime, cancelled: Reason | None = None) -> Sequence[Fact]:
     """Return what else its document says.
 
     Args:
         job: The job.
         filters: The fields that lists can be filtered by, such as "meta.tenant".
         now: The server's time.
+        cancelled: Who cancelled it, if it is a child of a job nursery.
     """
-    return [*_moments(job, now), *_counts(job), *_relatives(job), *_meta(job, filters)]
+    return [*_moments(job, now), *_counts(job), *_relatives(job), *_as_child(job, cancelled), *_meta(job, filters)]
 
 
 def _moments(job: Job, now: datetime) -> Iterator[Fact]:
@@ -169,6 +175,51 @@ def _relatives(job: Job) -> Iterator[Fact]:
             yield Fact("Then", str(chosen), parts=("jobs", str(chosen)), is_code=True, begins=begins)
         case _:
             pass
+
+
+def _as_child(job: Job, cancelled: Reason | None) -> Iterator[Fact]:
+    child = job.child
+    if child is None or child.parent is None:
+        return
+    parent = str(child.parent)
+    yield Fact("Child of", parent, parts=("jobs", parent), is_code=True, begins=True)
+    if child.block is not None:
+        yield Fact("In block", child.block, is_code=True)
+    if child.key is not None:
+        yield Fact("As", child.key, is_code=True)
+    match cancelled:
+        case None:
+            pass
+        case Reason("by_failure", {"jobs": ids}):
+            first, more = str(ids[0]), len(ids) - 1
+            note = f"failed in the same block{f', and {grouped(more)} more' if more else ''}"
+            yield Fact("Cancelled by", first, note=note, parts=("jobs", first), is_code=True)
+        case Reason("by_run", {"run": run}):
+            yield Fact("Cancelled by", f"run {grouped(run)} of its parent, or by the end of that")
+        case Reason("by_deletion"):
+            yield Fact("Cancelled by", "the deletion of its parent")
+        case _:
+            yield Fact("Cancelled by", "a caller, or by its start_by")
+
+
+def facts_of_blocks(parent: Job, blocks: Sequence[BlockNow], *, is_capped: bool) -> Sequence[Fact]:
+    """Return the blocks of a parent of job nurseries: their live children, and by which they have failed."""
+    found: list[Fact] = []
+    for block in blocks:
+        numbers = [(len(block.running), "running"), (len(block.pending), "pending")]
+        states = [f"{grouped(number)} {state}" for number, state in numbers if number]
+        bad = "failed" if block.failed_by else ""
+        found.append(Fact("Block", block.key, note=", ".join(states), loud=bad, look="bad", is_code=True, begins=True))
+        failed = map(str, block.failed_by[:MOST_CHILDREN_SHOWN])
+        found += [Fact("Failed by", child_id, parts=("jobs", child_id), is_code=True) for child_id in failed]
+        for child in (*block.running, *block.pending)[:MOST_CHILDREN_SHOWN]:
+            label = "Running" if child.status is JobStatus.PROCESSING else "Pending"
+            key = None if child.child is None else child.child.key
+            note = child.name if key is None else f"{child.name}, {key}"
+            found.append(Fact(label, str(child.id), note=note, parts=("jobs", str(child.id)), is_code=True))
+    if is_capped or any(len(one.running) + len(one.pending) > MOST_CHILDREN_SHOWN for one in blocks):
+        found.append(Fact("More", "all live children", parts=("jobs",), query={"parent": str(parent.id)}, begins=True))
+    return found
 
 
 def _meta(job: Job, filters: Collection[str]) -> Iterator[Fact]:

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
+from ...diagnosis.parents_and_children import MOST_CHILDREN, BlockNow, blocks_of, why_cancelled
 from ...diagnosis.reasons import Reason
 from ...error_types import BrokenDocumentError
 from ...jobs.job import Job, JobStatus
 from ...jobs.job_parts import NO_CLAIM
+from ...jobs.job_query import JobFilter
 from ...jobs.minutes import Figures, totals_by_name
 from ...store.driver.types import ObjectId
 from ..answers import NOT_FOUND, RefusedRequestError
 from ..hooks import READ
 from ..words.reason_sentences import sentence_of
-from .job_facts import facts_of_job, facts_of_run
+from .job_facts import facts_of_blocks, facts_of_job, facts_of_run
 from .job_progress import RunProgress, progress_of, time_left
 from .job_timeline import timeline
 from .job_values import JobValue, job_values, shown_errors, shown_reason
@@ -75,6 +78,7 @@ async def _view_of(job: Job, call: PageCall) -> View:
     reasons = await call.monque.why_not_now(job)
     banner = banner_of(job, reasons, values, (now - _since(job, now)) / _SECOND)
     status = state_of(job, now)
+    blocks, has_more = await _blocks_of(job, call)
     is_paused = any(one.kind == "paused" for one in reasons)
     percent = None if banner is None or banner.progress is None else banner.progress.percent
     return View(
@@ -92,13 +96,31 @@ async def _view_of(job: Job, call: PageCall) -> View:
             "values": values,
             "hidden": HOOK_FAILED,
             "run_facts": facts_of_run(job, instances, now),
-            "facts": facts_of_job(job, call.dashboard.surface.filters, now),
+            "blocks": facts_of_blocks(job, blocks, is_capped=has_more),
+            "facts": facts_of_job(job, call.dashboard.surface.filters, now, await _who_cancelled(job, call)),
             "schedule": None if job.schedule is None else schedule_view(job.schedule, now),
             "usual": usual,
             "runs": _runs_of(usual),
             "actions": [one for one in OF_JOBS if status in one.states and await call.may(one.permission, job)],
         },
     )
+
+
+async def _blocks_of(parent: Job, call: PageCall) -> tuple[Sequence[BlockNow], bool]:
+    """Return the blocks of a parent with the live children that the caller may see, and whether there are more."""
+    if parent.nursery is None:
+        return (), False
+    page = await call.monque.get_jobs_with_cursor(filter=JobFilter(parent=parent.id), limit=MOST_CHILDREN)
+    return blocks_of(parent, [child for child in page.jobs if await call.may(READ, child)]), page.has_next_page
+
+
+async def _who_cancelled(job: Job, call: PageCall) -> Reason | None:
+    found = why_cancelled(job, None)
+    if found is None or job.child is None or job.child.parent is None:
+        return found
+    with suppress(BrokenDocumentError):
+        return why_cancelled(job, await call.monque.get_job(job.child.parent))
+    return found
 
 
 def _since(job: Job, now: datetime) -> datetime:

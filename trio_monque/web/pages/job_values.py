@@ -35,7 +35,7 @@ class JobValue:
     """A value in the page.
 
     Attributes:
-        key: Its name in the API, and of its section in the URL: "payload", "result", "saved" or "progress".
+        key: Its name in the API, and of its section in the URL: "payload", "result", "saved", "steps" or "progress".
         title: Of the section.
         json: What is printed; None for a hook that failed.
         plain: The same as a value of JSON; None for a hook that failed.
@@ -93,6 +93,7 @@ async def job_values(job: Job, hooks: Hooks, context: Any) -> Sequence[JobValue]
         ("payload", "Payload", job.data),
         ("result", "Result", job.result),
         ("saved", "Saved", job.saved),
+        ("steps", "Steps", None if job.nursery is None or not job.nursery.steps else dict(job.nursery.steps)),
         ("progress", "Progress", job.progress),
     ):
         if value is not None or key == "payload":

@@ -63,6 +63,7 @@ TEXTS: Final[Mapping[str, tuple[str, str]]] = {
     "key": ("unique_key", "Key"),
     "prefix": ("unique_key_prefix", "Key begins"),
     "instance": ("instance", "Held by"),
+    "parent": ("parent", "Children of"),
 }
 """The filters by a text: each with the attribute of a JobFilter, and what its chip is called."""
 _LABELS: Final = dict(TEXTS.values())
@@ -120,7 +121,7 @@ class JobsAsked:
     def selection(self) -> Mapping[str, Any] | None:
         """The same for a bulk action, which has no conditions on fields and holders; None if they need one."""
         given = {**self.of_tab, **self.conditions}
-        return None if given.keys() & {"fields", "instance"} else given
+        return None if given.keys() & {"fields", "instance", "parent"} else given
 
     @property
     def sort(self) -> JobSort:
@@ -157,6 +158,18 @@ class JobsAsked:
                 return "Jobs are found by their key while they are due, later or running: choose another tab."
         if "instance" in given and status not in (None, JobStatus.PROCESSING):
             return "Only running jobs are held by an instance: choose another tab."
+        return self._contradiction_of_parent
+
+    @property
+    def _contradiction_of_parent(self) -> str | None:
+        given = self.conditions.keys()
+        if "parent" not in given:
+            return None
+        for one in ("instance", "unique_key", "unique_key_prefix"):
+            if one in given:
+                return f"{_LABELS['parent']} and {_LABELS[one]} cannot be combined: remove one of them."
+        if self.tab is not None and self.tab.status not in LIVE:
+            return "Children are found while they are due, later or running: choose another tab."
         return None
 
     @property

@@ -1,0 +1,111 @@
+"""The words of the terminal for job nurseries: the blocks of a parent, and who cancelled a child."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Final
+
+from ...client.sync_monque import SyncMonque
+from ...diagnosis.parents_and_children import MOST_CHILDREN, BlockNow, blocks_of, why_cancelled
+from ...diagnosis.reasons import Reason
+from ...error_types import BrokenDocumentError
+from ...jobs.job import Job
+from ...jobs.job_query import JobFilter
+
+MOST_LISTED: Final = 10
+
+
+@dataclass(frozen=True, slots=True)
+class JobFamily:
+    """What is known of the job nurseries of a job.
+
+    Attributes:
+        blocks: Those with live children, and those that have failed.
+        is_capped: There are more live children than those in the blocks.
+        cancelled: Who cancelled the job, if it is a child.
+        paused: The paused names.
+    """
+
+    blocks: Sequence[BlockNow] = ()
+    is_capped: bool = False
+    cancelled: Reason | None = None
+    paused: Collection[str] = ()
+
+
+def family_of(client: SyncMonque, job: Job) -> JobFamily:
+    """Ask for it: nothing for a job without nurseries, a few reads otherwise."""
+    blocks: Sequence[BlockNow] = ()
+    is_capped = False
+    paused: Collection[str] = ()
+    if job.nursery is not None:
+        page = client.get_jobs_with_cursor(filter=JobFilter(parent=job.id), limit=MOST_CHILDREN)
+        blocks, is_capped = blocks_of(job, page.jobs), page.has_next_page
+        paused = client.paused() if any(one.pending for one in blocks) else ()
+    parent: Job | None = None
+    if job.child is not None and job.child.parent is not None and why_cancelled(job, None) is not None:
+        with suppress(BrokenDocumentError):
+            parent = client.get_job(job.child.parent)
+    return JobFamily(blocks, is_capped, why_cancelled(job, parent), paused)
+
+
+def family_as_json(family: JobFamily) -> dict[str, Any]:
+    """Return what `show --json` has beside the attributes of the job."""
+    cancelled = family.cancelled
+    return {
+        "blocks": [
+            {
+                "block": one.key,
+                "running": [str(child.id) for child in one.running],
+                "pending": [str(child.id) for child in one.pending],
+                "failed_by": [str(child) for child in one.failed_by],
+            }
+            for one in family.blocks
+        ],
+        "has_more_children": family.is_capped,
+        "cancelled_by": None if cancelled is None else _SENTENCES[cancelled.kind](cancelled),
+    }
+
+
+def lines_of_blocks(family: JobFamily) -> Iterator[str]:
+    """Yield a line for each block."""
+    for one in family.blocks:
+        states = []
+        if one.running:
+            holders = _listed(one.holders)
+            states.append(f"{len(one.running):,} running" + (f" on {holders}" if holders else ""))
+        if one.pending:
+            states.append(f"{len(one.pending):,} pending ({_listed(_names(one.pending, family.paused))})")
+        if one.failed_by:
+            states.append(f"failed by {_listed([str(child) for child in one.failed_by])}")
+        yield f"block {one.key!r}: {', '.join(states)}"
+    if family.is_capped:
+        yield "and more children (trio-monque jobs --parent ID)"
+
+
+def sentence_of_cancellation(family: JobFamily) -> str | None:
+    """Return who cancelled the child, or asked it to end; None for other jobs."""
+    return None if family.cancelled is None else _SENTENCES[family.cancelled.kind](family.cancelled)
+
+
+def _of_failure(reason: Reason) -> str:
+    return f"by the failure of job {_listed([str(one) for one in reason.values['jobs']])} in its block"
+
+
+_SENTENCES: Final[Mapping[str, Callable[[Reason], str]]] = {
+    "by_caller": lambda _: "by a caller, or by its start_by",
+    "by_deletion": lambda _: "by the deletion of its parent",
+    "by_failure": _of_failure,
+    "by_run": lambda reason: f"by run {reason.values['run']:,} of its parent, or by the end of that",
+}
+
+
+def _names(children: Sequence[Job], paused: Collection[str]) -> Sequence[str]:
+    names = sorted({child.name for child in children})
+    return [f"{name}, which is paused" if name in paused else name for name in names]
+
+
+def _listed(texts: Sequence[str]) -> str:
+    more = len(texts) - MOST_LISTED
+    return ", ".join(texts[:MOST_LISTED]) + (f" and {more:,} more" if more > 0 else "")
