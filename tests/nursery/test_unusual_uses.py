@@ -12,9 +12,18 @@ from trio.testing import MockClock
 
 from tests.nursery.flows import Flow, live, only, statuses
 from tests.support.node_peer import NodePeer
-from trio_monque import CancelReason, JobFailedError, JobNursery, JobNurseryError, RunningJob, Workers, open_job_nursery
+from trio_monque import (
+    CancelReason,
+    JobFailedError,
+    JobNursery,
+    JobNurseryError,
+    RunningJob,
+    Snooze,
+    Workers,
+    open_job_nursery,
+)
 from trio_monque.client.opening_nurseries import BLOCK_TRACE
-from trio_monque.errors import MonqueError, PayloadTooLargeError
+from trio_monque.errors import InvalidOptionError, MonqueError, PayloadTooLargeError
 from trio_monque.store.driver.types import Collection
 from trio_monque.testing import SchedulerOpener, advance, crash, now, quiesce
 
@@ -456,3 +465,44 @@ async def test_block_that_could_not_be_opened_is_the_same_one_at_another_try(
     async with open_test_scheduler(Flow(body).workers) as scheduler:
         await scheduler.wait_job(await scheduler.enqueue("parent"))
     assert [one["block"] for one in jobs.find({"name": "child"})] == [key or "0"]
+
+
+async def test_waits_end_when_the_block_is_left_without_its_children(
+    open_test_scheduler: SchedulerOpener, jobs: Collection, autojump_clock: MockClock
+) -> None:
+    said: list[str] = []
+
+    async def body(job: RunningJob[Any]) -> None:
+        waits = []
+        try:
+            async with open_job_nursery(job) as nursery:
+                waits += [(await nursery.start("child", 100)).wait, nursery.as_completed().__anext__]
+                raise Snooze(after=5)
+        except Snooze:
+            for wait in waits:
+                with pytest.raises(MonqueError) as raised:
+                    await wait()
+                said.append(str(raised.value))
+
+    async with open_test_scheduler(Flow(body).workers) as scheduler:
+        ended = await scheduler.wait_job(await scheduler.enqueue("parent"))
+        assert ended.status == "completed"
+    assert ["block was left" in said[0], "nursery is over" in said[1]] == [True, True]
+
+
+@pytest.mark.parametrize("key", ["\ud800", "a\0", "", 5])
+async def test_key_that_cannot_be_stored_is_refused_wherever_it_is_given(
+    open_test_scheduler: SchedulerOpener, jobs: Collection, autojump_clock: MockClock, key: Any
+) -> None:
+    async def body(job: RunningJob[Any]) -> None:
+        with pytest.raises(InvalidOptionError, match="must be a text of 1 to"):
+            open_job_nursery(job, key=key)
+        with pytest.raises(InvalidOptionError, match="must be a text of 1 to"):
+            await job.step(key, lambda: 1)
+        async with open_job_nursery(job) as nursery:
+            with pytest.raises(InvalidOptionError, match="must be a text of 1 to"):
+                await nursery.start("child", 1, key=key)
+
+    async with open_test_scheduler(Flow(body).workers) as scheduler:
+        ended = await scheduler.wait_job(await scheduler.enqueue("parent"))
+        assert (ended.status, ended.fail_reason) == ("completed", None)

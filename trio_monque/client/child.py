@@ -44,11 +44,13 @@ class Child(Generic[Result_co]):
         self._wait = wait
         self._job: Job[Any] | None = None
         self._error: MonqueError | None = None
-        self._ended = anyio.Event()
+        self._has_ended = False
+        # Its end is known, or its block is over and does not learn of it any more.
+        self._answered = anyio.Event()
 
     @property
     def has_ended(self) -> bool:
-        return self._ended.is_set()
+        return self._has_ended
 
     @property
     def job(self) -> Job[Result_co]:
@@ -88,16 +90,18 @@ class Child(Generic[Result_co]):
         return cast("Result_co", stored if self._read is None or stored is None else self._read(stored))
 
     async def wait(self) -> Result_co:
-        """Wait for its end, and return its result; errors as `result`.
+        """Wait for its end, and return its result; errors as `result`, and MonqueError if its block is left before.
 
         While a handler waits here, its run has no slot. Cancelled, it ends at once.
         """
-        if not self._ended.is_set():
-            await self._wait(self._ended)
+        if not self._answered.is_set():
+            await self._wait(self._answered)
+        if not self._has_ended:
+            raise MonqueError(f"child {self.key or self.id} had not ended when its block was left: wait inside of it")
         return self.result
 
     def _check_ended(self) -> None:
-        if not self._ended.is_set():
+        if not self._has_ended:
             raise MonqueError(
                 f"child {self.key or self.id} has not ended: await child.wait(), or leave the block first"
             )
@@ -120,4 +124,10 @@ def note_end(child: Child[Any], ended: Job | MonqueError) -> None:
     else:
         error = ended
     child._error = None if error is None else marked(error, child._scope)  # noqa: SLF001  # Of the class above.
-    child._ended.set()  # noqa: SLF001  # Of the class above.
+    child._has_ended = True  # noqa: SLF001  # Of the class above.
+    child._answered.set()  # noqa: SLF001  # Of the class above.
+
+
+def leave_behind(child: Child[Any]) -> None:
+    """Its block is over: who waits for the child does not wait any longer."""
+    child._answered.set()  # noqa: SLF001  # Of the class above.

@@ -18,13 +18,13 @@ from ..jobs.ended_job_errors import JobDeletedError, JobEndedError
 from ..jobs.job import Job, log_extra
 from ..jobs.job_parts import ChildOf
 from ..jobs.new_job import Draft, NewJob, name_of
-from ..jobs.nursery_scopes import ChildFate, child_id, default_key, is_cancelled_by_block
+from ..jobs.nursery_scopes import ChildFate, child_id, default_key, is_cancelled_by_block, is_key
 from ..jobs.stored_value_limits import TypedWorker, result_reader_of
 from ..log import logger_of
 from ..store.driver.types import ObjectId
 from ..store.jobs import nursery_children
 from ..store.jobs.nursery_children import LiveChild, Pass
-from .child import Child, note, note_end
+from .child import Child, leave_behind, note, note_end
 from .child_ends import ChildEnds, Ends
 from .child_starts import NewChild, ScopeLostError, look_again, start_children
 from .enqueue import OPTIONS, draft_of
@@ -82,6 +82,7 @@ class ChildrenOfBlock:
         self.is_cancelling = False
         self.fault: BaseException | None = None
         self._is_logged = bool(self.failed_by)
+        self._is_over = False
         self._monque = owner.monque
         self._context = context_of(owner.monque)
         self._asking = block.asking
@@ -189,7 +190,17 @@ class ChildrenOfBlock:
             await event.wait()
 
     async def some_end(self, *, within: float | None = None) -> None:
-        """Wait until something has changed, or for that number of seconds."""
+        """Wait until something has changed, or for that number of seconds.
+
+        Raises:
+            MonqueError: The block is over: a task around it waits, or a handler that goes on behind it.
+        """
+        if not self._is_over:
+            await self._change(within)
+        if self._is_over:
+            raise MonqueError(f"the block {self.block.key!r} of the job nursery is over: wait inside of it")
+
+    async def _change(self, within: float | None) -> None:
         with anyio.move_on_after(within):
             await self._changed.wait()
 
@@ -236,6 +247,13 @@ class ChildrenOfBlock:
         if self.fault is None:
             self.fault = error
         self.cancel_scope.cancel()
+        self._notify()
+
+    def end(self) -> None:
+        """The block is over, and learns nothing any more."""
+        self._is_over = True
+        for child in self.children.values():
+            leave_behind(child)
         self._notify()
 
     def _notify(self) -> None:
@@ -331,7 +349,7 @@ def _check_options(options: Mapping[str, Any]) -> None:
 
 
 def _checked_key(key: object) -> str:
-    if not isinstance(key, str) or not key or len(key) > LONGEST_KEY or "\0" in key:
+    if not is_key(key, LONGEST_KEY):
         raise InvalidOptionError("key", key, f"must be a text of 1 to {LONGEST_KEY} characters")
     return key
 

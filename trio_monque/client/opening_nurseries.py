@@ -11,6 +11,7 @@ import anyio
 
 from ..error_types import InvalidOptionError
 from ..foreign_errors import unwrapped
+from ..jobs.nursery_scopes import is_key
 from .job_nursery import JobNursery
 from .leaving_blocks import leave, outcome, wait_for_all
 from .monque import Monque
@@ -66,7 +67,7 @@ def open_job_nursery(
     if fail not in POLICIES:
         raise InvalidOptionError("fail", fail, f"must be one of {', '.join(POLICIES)}")
     given: object = key
-    if given is not None and (not isinstance(given, str) or not 1 <= len(given) <= LONGEST_KEY or "\0" in given):
+    if given is not None and not is_key(given, LONGEST_KEY):
         raise InvalidOptionError("key", key, f"must be a text of 1 to {LONGEST_KEY} characters")
     if key is not None and key.isdecimal():
         raise InvalidOptionError("key", key, "is a number, and blocks without a key have numbers: give it a word")
@@ -108,6 +109,7 @@ async def _open(owner: NurseryOwner, key: str | None, fail: Policy) -> AsyncIter
             raised = unwrapped(group)
         except BaseException as cancelled:  # noqa: BLE001  # Raised again, once its span has ended.
             raised = cancelled
+        block.end()
         if span is not None:
             span(raised)
         if raised is not None:

@@ -26,7 +26,7 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 from hashlib import blake2b
-from typing import Final
+from typing import Final, TypeGuard
 
 from bson import ObjectId
 
@@ -54,6 +54,13 @@ def child_id(scope: ObjectId, block: str, key: str) -> ObjectId:
     """
     named = f"{len(block)}:{block}:{key}"  # No two pairs of texts are the same then.
     return ObjectId(scope.binary[:4] + blake2b(scope.binary + named.encode(), digest_size=8).digest())
+
+
+def is_key(given: object, longest: int) -> TypeGuard[str]:
+    """Whether it can name a block, a child or a step: MongoDB stores no lone surrogates."""
+    if not isinstance(given, str) or not 1 <= len(given) <= longest or "\0" in given:
+        return False
+    return not any("\ud800" <= one <= "\udfff" for one in given)
 
 
 def default_key(name: str, payload: bytes, used: Counter[str]) -> str:

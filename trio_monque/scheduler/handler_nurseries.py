@@ -22,7 +22,7 @@ from ..engine.run import Run
 from ..engine.run_end import CancelReason
 from ..error_types import InvalidOptionError, MonqueError
 from ..jobs.job import Job, log_extra
-from ..jobs.nursery_scopes import Asking, scope_of
+from ..jobs.nursery_scopes import Asking, is_key, scope_of
 from ..log import logger_of
 from ..store.driver.types import ObjectId
 
@@ -174,7 +174,7 @@ class HandlerNurseries:
     async def step(self, key: str, function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
         """See `RunningJob.step`."""
         given: object = key
-        if not isinstance(given, str) or not 1 <= len(given) <= LONGEST_STEP or "\0" in given:
+        if not is_key(given, LONGEST_STEP):
             raise InvalidOptionError("key", given, f"must be a text of 1 to {LONGEST_STEP} characters")
         async with self._one_step:
             if key not in self._steps():
