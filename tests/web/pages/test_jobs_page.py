@@ -18,7 +18,6 @@ from trio_monque.web import allow_all, create_app
 from trio_monque.web.pages.jobs_asked import TABS, TEXTS
 from trio_monque.web.pages.search_screen import MOST_FOUND
 
-NOW: Final = datetime.now(UTC)
 HOSTILE: Final = "<script>alert('x')</script>\"'&\u202e"
 
 
@@ -33,14 +32,15 @@ def ids(found: list[Any]) -> list[str]:
 @pytest.fixture
 def many(db: Database) -> Database:
     """Jobs in every state."""
+    now = datetime.now(UTC)  # The server's: a page asks for what has changed since minutes ago.
     documents = [
         job_document(
-            "mail", status="failed", fail_reason=f"SMTPError: {number}", updated_at=NOW - timedelta(hours=number)
+            "mail", status="failed", fail_reason=f"SMTPError: {number}", updated_at=now - timedelta(hours=number)
         )
         for number in range(3)
     ]
     documents += [job_document("mail", status="completed"), job_document("other", status="cancelled")]
-    documents += [job_document("other", next_run_at=NOW + timedelta(hours=1)), job_document("mail")]
+    documents += [job_document("other", next_run_at=now + timedelta(hours=1)), job_document("mail")]
     documents += [job_document("mail", status="processing", claimed_by="w<1>")]
     db["monque_jobs"].insert_many(documents)
     return db
