@@ -139,3 +139,40 @@ def test_program_whose_task_is_cancelled_ends_its_children_and_leaves_no_job(
             assert statuses(db, PROGRAM) == []
 
     run(main)
+
+
+@ON_ASYNCIO
+def test_program_whose_task_is_cancelled_waits_for_its_children_as_long_as_it_may_clean_up(
+    db: Database, run: Run
+) -> None:
+    """By asyncio itself, as `asyncio.wait_for` does: the children that go on are left to the fleet."""
+    may_end = anyio.Event()
+
+    async def stubborn(job: RunningJob[Any]) -> None:
+        with anyio.CancelScope(shield=True):
+            await may_end.wait()
+
+    async def main() -> None:
+        began = asyncio.Event()
+        workers = Workers()
+        workers.register("child", stubborn, max_attempts=1)
+
+        async def program(scheduler: Monque) -> None:
+            async with open_job_nursery(scheduler) as nursery:
+                await nursery.start("child")
+                await until(lambda: statuses(db, "child") == ["processing"])
+                began.set()
+                await asyncio.sleep(LONG)
+
+        async with open_scheduler(db, workers, **{**QUICK, "cleanup_timeout": 0.2}) as scheduler:
+            task = asyncio.create_task(program(scheduler))
+            await began.wait()
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            left = statuses(db, "child"), statuses(db, PROGRAM)
+            may_end.set()
+            await until(lambda: not live(db))
+        assert left == (["processing"], [])
+
+    run(main)

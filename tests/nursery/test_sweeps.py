@@ -14,7 +14,7 @@ from pymongo.errors import AutoReconnect
 from trio.testing import MockClock
 
 from tests.nursery.flows import AT, Flow, live, only
-from trio_monque import JobFailedError, Monque, RunningJob, open_job_nursery
+from trio_monque import JobFailedError, Monque, RunningJob, Workers, open_job_nursery
 from trio_monque.client.monque import context_of
 from trio_monque.jobs.nursery_scopes import OF_A_DELETED_PARENT, PROGRAM
 from trio_monque.store.driver.types import Collection
@@ -141,3 +141,33 @@ def test_field_of_another_program_holds_up_no_sweep(monque: Monque, jobs: Collec
     inserted(jobs, "pending", scope=scope, parent=ObjectId(), block="0", scopeRun=1)
     found, _ = nursery_children.abandoned(context.jobs)
     assert [one.scope for one in found] == [scope]
+
+
+async def test_child_that_does_not_end_is_asked_for_less_and_less_often(
+    open_test_scheduler: SchedulerOpener, monque: Monque, jobs: Collection, autojump_clock: MockClock
+) -> None:
+    looks = 0
+    abandoned = nursery_children.abandoned
+
+    def counted(*args: Any) -> Any:
+        nonlocal looks
+        looks += 1
+        return abandoned(*args)
+
+    async def body(job: RunningJob[Any]) -> None:
+        with trio.CancelScope(shield=True):
+            await trio.sleep(2000)
+
+    context_of(monque).ensure_indexes(indexes.SCOPES)
+    await advance(0)
+    workers = Workers()
+    workers.register("child", body)
+    inserted(jobs, "pending", "child", scope=ObjectId(), parent=ObjectId(), block="0", scopeRun=1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(nursery_children, "abandoned", counted)
+        async with open_test_scheduler(workers, heartbeat_interval=100) as scheduler:
+            await advance(1500)
+            assert 15 <= looks <= 40
+            await advance(1500)
+            assert live(jobs) == 0
+            assert scheduler.statistics().running == 0

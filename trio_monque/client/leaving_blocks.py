@@ -79,12 +79,12 @@ async def leave(block: ChildrenOfBlock, error: BaseException | None) -> None:
             await _keep_failures(block)
         return
     block.is_cancelling = True
-    is_ended = False
+    is_ended, cancelled = False, anyio.get_cancelled_exc_class()
     try:
-        with block.owner.closing():
+        with block.owner.closing(is_cancelled=isinstance(error, cancelled)):
             is_ended = await _end_all(block)
-    except anyio.get_cancelled_exc_class():
-        with block.owner.closing():
+    except cancelled:
+        with block.owner.closing(is_cancelled=True):
             await _end_all(block)
         raise
     if not is_ended and not block.owner.leaves_children:

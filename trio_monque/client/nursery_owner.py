@@ -52,8 +52,10 @@ class NurseryOwner(Protocol):
         """Inside, the run waits for its children, and has no slot."""
         ...
 
-    def closing(self) -> AbstractContextManager[object]:
+    def closing(self, *, is_cancelled: bool) -> AbstractContextManager[object]:
         """Go around the end of a block: shielded for as long as a cancelled parent may clean up.
+
+        `is_cancelled`: a cancellation has ended the body. No scope knows of it if asyncio itself cancelled its task.
 
         If the parent is cancelled inside of it, it may raise that, and is then entered once more.
         """

@@ -158,13 +158,13 @@ class ProgramNurseries:
     async def waiting(self) -> AsyncIterator[None]:
         yield  # A program has no slot.
 
-    def closing(self) -> AbstractContextManager[object]:
-        return self._closing()
+    def closing(self, *, is_cancelled: bool) -> AbstractContextManager[object]:
+        return self._closing(is_cancelled=is_cancelled)
 
     @contextmanager
-    def _closing(self) -> Iterator[None]:
+    def _closing(self, *, is_cancelled: bool) -> Iterator[None]:
         # Before a cancellation there is no limit, and no shield: it is called again once the program is cancelled.
-        is_cancelled = anyio.current_effective_deadline() == -math.inf
+        is_cancelled = is_cancelled or anyio.current_effective_deadline() == -math.inf
         with anyio.CancelScope(shield=is_cancelled) as scope:
             if is_cancelled:
                 scope.deadline = anyio.current_time() + self._cleanup

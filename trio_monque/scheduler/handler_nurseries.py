@@ -163,7 +163,7 @@ class HandlerNurseries:
         finally:
             engine.post(partial(reporting.unpark, run))
 
-    def closing(self) -> AbstractContextManager[object]:
+    def closing(self, *, is_cancelled: bool) -> AbstractContextManager[object]:
         return self._loop.cleaning_up(self._run, math.inf)
 
     def lose(self) -> None:

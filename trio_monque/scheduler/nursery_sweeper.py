@@ -65,6 +65,7 @@ class NurserySweeper:
         self._time = loop_time()
         self._signal = trio.Event()
         self._logged: dict[ObjectId, None] = {}
+        self._again_after = RETRY_AFTER  # Seconds; more and more, while children of abandoned scopes do not end.
 
     def ended(self, jobs: Iterable[Job]) -> None:
         """These jobs have ended, or were given up: if one was a parent, look at once. On the thread of the run."""
@@ -86,7 +87,9 @@ class NurserySweeper:
         if self.has_children():
             self.progress.ask()
             try:
-                found = await self._db_threads.call(self._sweep, channel=Channel.COMMANDS, abandon_on_cancel=True)
+                found, ended = await self._db_threads.call(
+                    self._sweep, channel=Channel.COMMANDS, abandon_on_cancel=True
+                )
             except ClientClosedError:
                 raise  # It ends the scheduler.
             except MonqueConnectionError as error:
@@ -95,9 +98,10 @@ class NurserySweeper:
                 pause = RETRY_AFTER
             else:
                 self.progress.answered(found)
+                self._again_after = min(2 * self._again_after, self._interval) if found and not ended else RETRY_AFTER
                 if found:
                     # Running children are asked to end, and a child may be pending again by then.
-                    pause = min(pause, RETRY_AFTER)
+                    pause = min(pause, self._again_after)
         self.progress.plan(trio.current_time() + pause)
         with trio.move_on_after(pause):
             await self._signal.wait()
@@ -108,19 +112,20 @@ class NurserySweeper:
 
     # --- In a database thread ---
 
-    def _sweep(self) -> int:
-        """Pass through all scopes without a parent; return how many there are."""
-        jobs, number, after = self._context.jobs, 0, None
+    def _sweep(self) -> tuple[int, int]:
+        """Pass through all scopes without a parent; return how many there are, and how many children it met anew."""
+        jobs, number, ended, after = self._context.jobs, 0, 0, None
         while True:
             found, after = nursery_children.abandoned(jobs, after)
             for one in found:
                 cancelled, asked = nursery_children.cancel(jobs, Pass(one.scope, one.epoch), self._context.now())
                 self._log(one, cancelled, asked)
+                ended += cancelled + asked
                 if cancelled or asked:  # In virtual time, each announcement is followed by another look.
                     self._announce(Caused(asked_to_end=asked > 0))
             number += len(found)
             if after is None:
-                return number
+                return number, ended
 
     def _log(self, one: Abandoned, cancelled: int, asked: int) -> None:
         if one.scope in self._logged:

@@ -209,7 +209,7 @@ class Abandoned:
 
     Attributes:
         scope, parent: Their ids.
-        epoch: The parent's `attempts`: the pass leaves children alone that a later run has started.
+        epoch: The parent's `attempts`: a later run starts again what the pass has cancelled.
         why: What has become of the parent.
     """
 
