@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 from datetime import timedelta
 from functools import partial
@@ -146,15 +147,17 @@ def test_field_of_another_program_holds_up_no_sweep(monque: Monque, jobs: Collec
 async def test_child_that_does_not_end_is_asked_for_less_and_less_often(
     open_test_scheduler: SchedulerOpener, monque: Monque, jobs: Collection, autojump_clock: MockClock
 ) -> None:
-    looks = 0
+    looks, runs = 0, threading.Event()
     abandoned = nursery_children.abandoned
 
     def counted(*args: Any) -> Any:
         nonlocal looks
         looks += 1
+        assert runs.wait(30)  # A look before the claim would cancel the child, and it would never run.
         return abandoned(*args)
 
     async def body(job: RunningJob[Any]) -> None:
+        runs.set()
         with trio.CancelScope(shield=True):
             await trio.sleep(2000)
 
