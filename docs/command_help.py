@@ -9,7 +9,8 @@ import click
 
 from trio_monque.cli.program import PROGRAM, program
 
-PAGE = Path(__file__).parent / "reference" / "command-line.md"
+INDEX = Path(__file__).parent / "reference" / "command-line.md"
+PAGES = (INDEX, *sorted(INDEX.with_suffix("").glob("*.md")))
 WIDTH = 100
 
 
@@ -36,4 +37,5 @@ def updated(page: str) -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(updated(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    for one in PAGES:
+        one.write_text(updated(one.read_text(encoding="utf-8")), encoding="utf-8")

@@ -76,9 +76,11 @@ def test_reference_of_the_testing_kit_has_every_name_and_fixture() -> None:
     assert set(re.findall(r'"(--[\w-]+)"', source)) == set(re.findall(r"--[a-z][\w-]+", page))
 
 
+PAGES_ON_TESTING = ("how-to/test-your-jobs.md", "how-to/test-time-faults-and-order.md", "how-to/test-on-asyncio.md")
+
 TESTS_OF_THE_GUIDE = {
     name: block
-    for page in ("how-to/test-your-jobs.md", "how-to/claim-any-document.md")
+    for page in (*PAGES_ON_TESTING, "how-to/claim-any-document.md")
     for block in fenced_blocks(DOCS / page, "python")
     for name in re.findall(r"^# (test_\w+\.py)$", block.partition("\n")[0])
 }
@@ -98,8 +100,8 @@ def test_tests_of_the_guide_pass(mongod: EmbeddedServer, db: Database, tmp_path:
 
 
 def test_every_program_of_the_guide_is_run() -> None:
-    """A block in the page that is not a file of a test would be one that no test has run."""
-    blocks = fenced_blocks(DOCS / "how-to/test-your-jobs.md", "python")
+    """A block in the pages that is not a file of a test would be one that no test has run."""
+    blocks = [block for page in PAGES_ON_TESTING for block in fenced_blocks(DOCS / page, "python")]
     assert len(blocks) > 0
     assert set(blocks) < set(TESTS_OF_THE_GUIDE.values())
     assert len(TESTS_OF_THE_GUIDE) == len(blocks) + 1
@@ -417,7 +419,9 @@ def test_page_on_leases_tells_the_arithmetic_of_the_defaults() -> None:
 
 def test_guide_to_claims_tells_the_forms_of_a_lock() -> None:
     """In the order of the table: held, released or failed, set aside, another program's."""
-    reported = [re.findall(r"[{,] ?(\w+):", row[1]) for row in rows("how-to/claim-any-document.md", "## The lock")[1:5]]
+    reported = [
+        re.findall(r"[{,] ?(\w+):", row[1]) for row in rows("how-to/locks-and-dead-letters.md", "## The lock")[1:5]
+    ]
     held = [*LockStamp.new("host", PAST, 20, "nonce").fields, "tries"]
     assert reported == [held, list(freed(2, PAST)), list(dead_letter_lock(10, "no")), held[:2]]
 
@@ -425,7 +429,7 @@ def test_guide_to_claims_tells_the_forms_of_a_lock() -> None:
 def test_guide_to_claims_tells_the_arithmetic_of_the_defaults() -> None:
     defaults = ClaimConfig()
     beat, clean_up = defaults.heartbeat_interval, defaults.cleanup_timeout
-    text = " ".join((DOCS / "how-to/claim-any-document.md").read_text(encoding="utf-8").split())
+    text = " ".join((DOCS / "how-to/locks-and-dead-letters.md").read_text(encoding="utf-8").split())
     lease, look = LEASE_IN_BEATS * beat, beat / 2
     assert f"within {lease + look:g} seconds by default, {lease:g} of the lease and {look:g} of the look" in text
     assert f"after {LeaseTerms(beat, clean_up).cleaned_up_by(0):.1f} seconds by default" in text

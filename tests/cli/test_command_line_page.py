@@ -1,7 +1,8 @@
-"""The page on the command line: the help is that of the commands, the program runs, the table has each exit status."""
+"""The pages on the command line: the help is that of the commands, the program runs, the table has each exit status."""
 
 from __future__ import annotations
 
+import re
 import signal
 from collections.abc import Iterator
 from dataclasses import fields
@@ -10,7 +11,7 @@ from pathlib import Path
 import click
 import pytest
 
-from docs.command_help import PAGE, updated
+from docs.command_help import INDEX, PAGES, updated
 from tests.support.pages import rows
 from tests.support.programs import fenced_blocks, uri_of_database
 from trio_monque import Monque
@@ -27,12 +28,26 @@ from trio_monque.store.driver.types import Database
 from .run_process import run_process
 
 
-def test_page_has_the_help_of_every_command() -> None:
-    page = PAGE.read_text(encoding="utf-8")
-    assert page == updated(page), "run python -m docs.command_help"
-    for line in command_lines(program, PROGRAM):
-        assert f"<!-- help of {line} -->" in page
-    assert "[1<=x" in page
+def test_pages_have_the_help_of_every_command_once_and_link_to_each_page() -> None:
+    texts = {page: page.read_text(encoding="utf-8") for page in PAGES}
+    for text in texts.values():
+        assert text == updated(text), "run python -m docs.command_help"
+    helps = [line for text in texts.values() for line in re.findall(r"^<!-- help of (.+?) -->$", text, re.MULTILINE)]
+    assert sorted(helps) == sorted(command_lines(program, PROGRAM))
+    assert any("[1<=x" in text for text in texts.values())
+
+
+def test_index_names_each_command_beside_the_link_to_its_page() -> None:
+    listed = {
+        page: re.findall(r"`([\w-]+)`", names)
+        for names, page in re.findall(
+            r"^\| \[(.+?)\]\(command-line/(\S+?)\) \|", INDEX.read_text("utf-8"), re.MULTILINE
+        )
+    }
+    shown = {
+        page.name: re.findall(rf"^## {PROGRAM} ([\w-]+)$", page.read_text("utf-8"), re.MULTILINE) for page in PAGES[1:]
+    }
+    assert {page: sorted(names) for page, names in listed.items()} == {page: sorted(of) for page, of in shown.items()}
 
 
 def test_each_command_has_examples() -> None:
@@ -172,7 +187,9 @@ def test_none_turns_a_limit_off() -> None:
 
 
 def test_program_of_the_page_runs_in_a_worker_process(mongod: EmbeddedServer, db: Database, tmp_path: Path) -> None:
-    (tmp_path / "jobs.py").write_text("\n\n".join(fenced_blocks(PAGE, "python")), encoding="utf-8")
+    (tmp_path / "jobs.py").write_text(
+        "\n\n".join(block for page in PAGES for block in fenced_blocks(page, "python")), encoding="utf-8"
+    )
     Monque(db).sync.enqueue("send", "ada@example.org")
     with run_process(tmp_path, "jobs:open_workers", "--uri", uri_of_database(mongod.uri, db.name)) as worker:
         worker.wait_for("sent to ada@example.org")
