@@ -1,8 +1,9 @@
-"""The rooms of the package and who may enter whom. If this fails, docs/explanation/architecture.md is wrong, too."""
+"""The rooms of the package and who may enter whom. If this fails, docs/explanation/files.md is wrong, too."""
 
 from __future__ import annotations
 
 import ast
+import re
 import runpy
 import sys
 from collections.abc import Iterable, Iterator
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from docs import room_list
 from tests.support.pages import DOCS, rows
 from trio_monque.store.fields import FIELD
 
@@ -410,12 +412,40 @@ def test_one_file_spells_the_fields_of_documents() -> None:
         assert found == (spelled if path == PACKAGE / "store" / "fields.py" else set()), path
 
 
-def test_page_on_architecture_has_every_room_and_what_it_may_import() -> None:
-    on_page = [tuple(row) for row in rows("explanation/architecture.md", "## Who may import whom")]
+def test_page_on_files_has_every_room_and_what_it_may_import() -> None:
+    on_page = [tuple(row) for row in rows("explanation/files.md", "## Who may import whom")]
     assert on_page == [
         (f"`{room}`", _listed(targets), _listed(name for name, rooms in MAY_IMPORT_LIBRARY.items() if room in rooms))
         for room, targets in MAY_IMPORT.items()
     ]
+
+
+def test_pages_say_of_the_modules_what_these_say_of_themselves() -> None:
+    page, files = (path.read_text(encoding="utf-8") for path in (room_list.ARCHITECTURE, room_list.FILES))
+    assert page == room_list.updated_architecture(page), "run python -m docs.room_list"
+    assert files == room_list.updated_files(files), "run python -m docs.room_list"
+    for room in room_list.ROOMS:
+        assert f"\n### `{room}/`\n\n<!-- room {room} -->\n" in page, (
+            f"the page on the architecture has no paragraph on {room}"
+        )
+
+
+def test_files_that_the_page_on_architecture_names_exist() -> None:
+    page = room_list.ARCHITECTURE.read_text(encoding="utf-8")
+    missing = []
+    for section in re.split(r"^(?=#+ )", page, flags=re.MULTILINE):
+        heading = re.match(r"### `(\w+)/`", section)
+        folder = PACKAGE / (heading[1] if heading else "")
+        for name in re.findall(r"`([\w/]+\.py)`", section):
+            places = [PACKAGE / name, PACKAGE.parent / name]
+            found = any(place.exists() for place in places) or any(folder.rglob(name) if heading else ())
+            missing += [] if found else [f"{section.splitlines()[0]} {name}"]
+        missing += [name for name in re.findall(r"`([a-z]+(?:/[a-z]+)*)/`", section) if not _is_folder(name)]
+    assert missing == []
+
+
+def _is_folder(name: str) -> bool:
+    return (PACKAGE / name).is_dir() or (PACKAGE.parent / name).is_dir()
 
 
 def test_picture_of_the_rooms_is_drawn_from_the_same_table() -> None:
