@@ -441,6 +441,10 @@ def test_files_that_the_page_on_architecture_names_exist() -> None:
             found = any(place.exists() for place in places) or any(folder.rglob(name) if heading else ())
             missing += [] if found else [f"{section.splitlines()[0]} {name}"]
         missing += [name for name in re.findall(r"`([a-z]+(?:/[a-z]+)*)/`", section) if not _is_folder(name)]
+    drawn = "".join(re.findall(r"^```text\n(.*?)^```$", page, flags=re.MULTILINE | re.DOTALL))
+    modules = re.findall(rf"\b(?:{'|'.join(room_list.ROOMS)})(?:\.[a-z_]+)+", drawn)
+    assert len(modules) > 20
+    missing += [name for name in modules if not (PACKAGE / name.replace(".", "/")).with_suffix(".py").exists()]
     assert missing == []
 
 
