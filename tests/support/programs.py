@@ -39,7 +39,7 @@ def run_program(*arguments: str, uri: str, database: str) -> str:
 
 def fenced_blocks(page: Path, language: str) -> list[str]:
     """The code blocks of a Markdown page in this language ("" for none), without those that quote a file."""
-    return [code for file, named, code in _blocks(page) if named == language and not file]
+    return [code for mark, named, code in all_blocks(page) if named == language and not mark.startswith("from ")]
 
 
 def quoted_blocks(page: Path) -> list[tuple[str, str]]:
@@ -48,9 +48,11 @@ def quoted_blocks(page: Path) -> list[tuple[str, str]]:
     `<!-- from examples/hello.py -->` stands in the line before such a block. An include would be shorter, and would
     leave the page without its code where Markdown is read without a documentation builder.
     """
-    return [(file, code) for file, _, code in _blocks(page) if file]
+    marked = ((mark.partition("from "), code) for mark, _, code in all_blocks(page))
+    return [(file, code) for (before, found, file), code in marked if found and not before]
 
 
-def _blocks(page: Path) -> list[tuple[str, str, str]]:
-    pattern = r"^(?:<!-- from (\S+) -->\n)?```(.*?)\n(.*?)^```$"
+def all_blocks(page: Path) -> list[tuple[str, str, str]]:
+    """The mark in the line before each code block (`<!-- MARK -->`, or ""), its language, and the code."""
+    pattern = r"^(?:<!-- (.+?) -->\n)?```(.*?)\n(.*?)^```$"
     return re.findall(pattern, page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
