@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 from pathlib import Path
 from typing import Any
@@ -9,13 +10,13 @@ from typing import Any
 import pytest
 from pymongo import MongoClient
 
-from benchmarks import collection_sizes, page, picture, report
+from benchmarks import collection_sizes, page, payload_reading, picture, report
 from benchmarks.__main__ import PARTS
 from benchmarks.claim_cost import Examined
 from benchmarks.measuring import new_database
 from benchmarks.report import Comparison, Figure, Results
 from tests.support import many_jobs
-from tests.support.pages import DOCS
+from tests.support.pages import DOCS, PAGES, rows
 from tests.support.programs import run_program
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.store.driver.types import Database
@@ -114,6 +115,36 @@ def test_what_a_fleet_meets_is_measured_beside_what_is_usual(
     # These are counted, so that a busy machine does not matter.
     assert report.reached(figures["F.few keys"], figures["F.few keys"].value)
     assert report.reached(figures["F.few commands"], figures["F.few commands"].value)
+
+
+COMMAND = re.compile(r"python -m (benchmarks[.\w]*)((?: --?[\w-]+(?: [\w,]+)?)*)")
+
+
+def test_commands_of_the_pages_are_benchmarks_and_their_parts() -> None:
+    found = [command for path in PAGES for command in COMMAND.findall(path.read_text(encoding="utf-8"))]
+    assert len(found) > 20
+    for module, options in found:
+        assert importlib.util.find_spec(module) is not None, module
+        parts = re.search(r"--only ([A-Z,]+)", options)
+        assert parts is None or module != "benchmarks" or set(parts[1].split(",")) <= set(PARTS), options
+
+
+def test_sections_with_figures_name_the_command_that_measures_them() -> None:
+    sections = [
+        section
+        for name in ("performance", "where-the-time-goes")
+        for section in re.split(r"^(?=## )", (DOCS / f"explanation/{name}.md").read_text(encoding="utf-8"), flags=re.M)
+        if re.search(r"^\|.*\d.*\|$|\d (?:µs|ms|s|KB|MB)\b", section, re.MULTILINE) and section.startswith("## ")
+    ]
+    assert len(sections) >= 7
+    assert [section.partition("\n")[0] for section in sections if not COMMAND.search(section)] == []
+
+
+def test_reading_of_payloads_is_measured_for_each_library_and_size() -> None:
+    heads, _, *lines = payload_reading.table(1).splitlines()
+    on_page = rows("explanation/where-the-time-goes.md", "## What large payloads cost")
+    assert heads in (DOCS / "explanation/where-the-time-goes.md").read_text(encoding="utf-8")
+    assert [line.split("|")[1].strip() for line in lines] == [row[0] for row in on_page[2 : 2 + len(lines)]]
 
 
 def test_each_part_is_measured_has_a_title_and_a_row_on_the_page() -> None:
