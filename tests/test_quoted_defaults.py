@@ -99,3 +99,12 @@ def test_default_that_a_page_quotes_is_that_of_the_code(page: str) -> None:
             if first not in spoken or quoted != round(derived, digits):
                 wrong.append(f"{mark[0]} is {derived}: {statement}")
     assert wrong == []
+
+
+def test_options_in_the_lists_of_pages_have_their_defaults() -> None:
+    """`- heartbeat_interval=20.0`, in code at the beginning of an item."""
+    page = (DOCS / "how-to/claim-any-document.md").read_text(encoding="utf-8").partition("## Options")[2]
+    listed = re.findall(r"`(\w+)=([\w.]+)`", page.partition("##")[0])
+    defaults = {field.name: field.default for field in fields(ClaimConfig)}
+    assert len(listed) == 5
+    assert {name: ast.literal_eval(text) for name, text in listed} == {name: defaults[name] for name, _ in listed}
