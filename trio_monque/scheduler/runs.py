@@ -116,6 +116,8 @@ class JobRuns:
         if end.reason is CancelReason.LOST or self._missed_leases.in_a_row:
             most = self._config.max_rescues if claim.limits.max_rescues is None else claim.limits.max_rescues
             end = self._missed_leases.counted(claim.id, end, most)
+        # However it ended: it is asked once, and then forgotten.
+        was_put_back = claim.nursery is not None and self._nurseries.takes_back(claim)
         # Everything that may run code of the user is in here: a subclass of an exception, a result that encodes itself.
         try:
             outcome: Outcome
@@ -123,7 +125,7 @@ class JobRuns:
                 outcome = _outcome_of_failed(end, self._time_limit(claim, worker), policy)
                 if claim.nursery is not None:
                     outcome = _not_again(outcome, claim.nursery)
-                    if self._nurseries.takes_back(claim) and type(outcome) is CutShort:
+                    if was_put_back and type(outcome) is CutShort:
                         outcome = Snoozed(Snooze(after=PUT_BACK_FOR))
             elif settings.store_result or claim.child is not None:
                 # Encode the result before it joins a batch. A result that cannot be stored fails its own job only, and
