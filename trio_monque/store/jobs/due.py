@@ -53,7 +53,7 @@ LOOK_BYTES: Final = 4 * 2**20
 start now."""
 
 MOST_SURPRISE: Final = 4
-"""So many times the usual size makes batches of 16 MB of those that were to have 4 MB."""
+"""Documents of four times the usual size make batches of 16 MB of those that were to have 4 MB."""
 
 # The server takes a pipeline of a thousand stages at most.
 MOST_NAMES_IN_ONE_LOOK: Final = 200
@@ -78,7 +78,7 @@ class Reach:
     leaves_out: Sequence[ObjectId] = ()
 
     def expects_less(self, size: int, read: int) -> bool:
-        """Whether so many documents of this size are a surprise: the next look asks for smaller batches."""
+        """Whether documents that have `size` bytes together are much larger than usual. The next look asks for smaller batches."""
         return self.enough < sys.maxsize and size > MOST_SURPRISE * self.usual_size * read
 
 
