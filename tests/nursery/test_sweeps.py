@@ -19,7 +19,7 @@ from trio_monque import JobFailedError, Monque, RunningJob, Workers, open_job_nu
 from trio_monque.client.monque import context_of
 from trio_monque.jobs.nursery_scopes import OF_A_DELETED_PARENT, PROGRAM
 from trio_monque.store.driver.types import Collection
-from trio_monque.store.jobs import indexes, nursery_children
+from trio_monque.store.jobs import indexes, parents_of_children
 from trio_monque.testing import SchedulerOpener, advance, fail_next
 
 NEXT = AT + timedelta(hours=1)
@@ -71,7 +71,7 @@ def test_scope_is_abandoned_if_no_parent_waits_for_it(
         inserted(jobs, **{"_id": parent_id, "ownScope": scope, **parent})
     inserted(jobs, "pending", scope=scope, parent=parent_id, block="0", scopeRun=1)
     inserted(jobs, "completed", scope=ObjectId(), parent=parent_id, block="0", scopeRun=1)
-    found, after = nursery_children.abandoned(context.jobs)
+    found, after = parents_of_children.abandoned(context.jobs)
     assert after is None
     assert [(one.scope, one.epoch) for one in found] == ([] if epoch is None else [(scope, epoch)])
 
@@ -80,7 +80,7 @@ def test_look_goes_on_where_the_one_before_has_ended(
     monque: Monque, jobs: Collection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for most in ("MOST_SCOPES", "MOST_IN_A_QUERY"):
-        monkeypatch.setattr(nursery_children, most, 2)
+        monkeypatch.setattr(parents_of_children, most, 2)
     context = context_of(monque)
     context.ensure_indexes(indexes.SCOPES)
     scopes = sorted(ObjectId() for _ in range(5))
@@ -90,7 +90,7 @@ def test_look_goes_on_where_the_one_before_has_ended(
     seen: list[ObjectId] = []
     after = None
     for _ in range(3):
-        found, after = nursery_children.abandoned(context.jobs, after)
+        found, after = parents_of_children.abandoned(context.jobs, after)
         seen += [one.scope for one in found]
     assert seen == scopes
     assert after is None
@@ -140,7 +140,7 @@ def test_field_of_another_program_holds_up_no_sweep(monque: Monque, jobs: Collec
     inserted(jobs, "pending", scope=foreign)
     scope = ObjectId()
     inserted(jobs, "pending", scope=scope, parent=ObjectId(), block="0", scopeRun=1)
-    found, _ = nursery_children.abandoned(context.jobs)
+    found, _ = parents_of_children.abandoned(context.jobs)
     assert [one.scope for one in found] == [scope]
 
 
@@ -148,7 +148,7 @@ async def test_child_that_does_not_end_is_asked_for_less_and_less_often(
     open_test_scheduler: SchedulerOpener, monque: Monque, jobs: Collection, autojump_clock: MockClock
 ) -> None:
     looks, runs = 0, threading.Event()
-    abandoned = nursery_children.abandoned
+    abandoned = parents_of_children.abandoned
 
     def counted(*args: Any) -> Any:
         nonlocal looks
@@ -167,7 +167,7 @@ async def test_child_that_does_not_end_is_asked_for_less_and_less_often(
     workers.register("child", body)
     inserted(jobs, "pending", "child", scope=ObjectId(), parent=ObjectId(), block="0", scopeRun=1)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(nursery_children, "abandoned", counted)
+        patch.setattr(parents_of_children, "abandoned", counted)
         async with open_test_scheduler(workers, heartbeat_interval=100) as scheduler:
             await advance(1500)
             assert 15 <= looks <= 40

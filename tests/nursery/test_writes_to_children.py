@@ -21,7 +21,7 @@ from trio_monque.jobs.job import Job
 from trio_monque.jobs.job_selector import JobSelector
 from trio_monque.jobs.nursery_scopes import Asking
 from trio_monque.store.driver.types import Collection, Database
-from trio_monque.store.jobs import bulk_writes, indexes, job_changes, nursery_children
+from trio_monque.store.jobs import bulk_writes, indexes, job_changes, nursery_children, parents_of_children
 from trio_monque.store.jobs.nursery_children import Pass
 
 SCOPE = ObjectId()
@@ -119,7 +119,7 @@ def test_only_an_ended_child_of_that_scope_is_detached(monque: Monque, jobs: Col
     seen = [found(monque, one) for one in (ended, lives, other)]
     jobs.update_one({"_id": lives}, {"$set": {"status": "pending"}})
     jobs.update_one({"_id": other}, {"$set": {"scope": ObjectId()}})
-    nursery_children.detach(context_of(monque).jobs, seen)
+    parents_of_children.detach(context_of(monque).jobs, seen)
     assert [found(monque, one).child is None for one in (ended, lives, other)] == [True, False, False]
 
 

@@ -14,8 +14,9 @@ from typing import Any, TypedDict, TypeVar, Unpack, overload
 import anyio
 
 from ..jobs.stored_value_limits import AsyncWorker, PlainWorker, TypedWorker
+from .block_starts import BlockStarts
 from .child import Child
-from .nursery_block import ChildrenOfBlock
+from .children_of_block import ChildrenOfBlock
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -38,6 +39,7 @@ class JobNursery:
 
     def __init__(self, block: ChildrenOfBlock) -> None:
         self._block = block
+        self._starts = BlockStarts(block)
 
     @property
     def cancel_scope(self) -> anyio.CancelScope:
@@ -91,7 +93,7 @@ class JobNursery:
             MonqueError: The block is over; or an earlier run started this child with another worker.
             MonqueConnectionError: The database did not store it.
         """
-        (child,) = await self._block.start(worker, [data], None if key is None else lambda _: key, dict(options))
+        (child,) = await self._starts.start(worker, [data], None if key is None else lambda _: key, dict(options))
         return child
 
     @overload
@@ -134,7 +136,7 @@ class JobNursery:
         Args:
             key: Makes the key of a child of its item.
         """
-        return await self._block.start(worker, list(items), key, dict(options))
+        return await self._starts.start(worker, list(items), key, dict(options))
 
     @overload
     async def run(
@@ -165,7 +167,7 @@ class JobNursery:
         **options: Unpack[ChildOptions],
     ) -> Any:
         """Start a child, wait for it, and return its result; errors as `start` and as `Child.result`."""
-        (child,) = await self._block.start(worker, [data], None if key is None else lambda _: key, dict(options))
+        (child,) = await self._starts.start(worker, [data], None if key is None else lambda _: key, dict(options))
         return await child.wait()
 
     async def as_completed(self) -> AsyncIterator[Child[Any]]:

@@ -25,8 +25,8 @@ from ..log import logger_of
 from ..store.driver.types import ObjectId
 from ..store.jobs import nursery_children
 from .child_starts import prevent_children, prevent_deleted
+from .children_of_block import AGAIN_AFTER, ChildrenOfBlock, has_been_deleted
 from .monque import carry_out, context_of
-from .nursery_block import AGAIN_AFTER, ChildrenOfBlock, has_been_deleted
 from .operation import Read, Write
 
 logger = logger_of("nursery")

@@ -12,10 +12,10 @@ import anyio
 from ..error_types import InvalidOptionError
 from ..foreign_errors import unwrapped
 from ..jobs.nursery_scopes import is_key
+from .children_of_block import POLICIES, ChildrenOfBlock, Policy
 from .job_nursery import JobNursery
 from .leaving_blocks import leave, outcome, wait_for_all
 from .monque import Monque
-from .nursery_block import POLICIES, ChildrenOfBlock, Policy
 from .nursery_owner import NurseryOwner
 from .program_nurseries import ProgramNurseries
 

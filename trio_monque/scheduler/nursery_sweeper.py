@@ -25,8 +25,9 @@ from ..log import logger_of
 from ..loop_time import loop_time
 from ..store.driver.database_threads import Channel, DatabaseThreads
 from ..store.driver.types import IndexModel, ObjectId
-from ..store.jobs import indexes, nursery_children
-from ..store.jobs.nursery_children import Abandoned, Pass
+from ..store.jobs import indexes, nursery_children, parents_of_children
+from ..store.jobs.nursery_children import Pass
+from ..store.jobs.parents_of_children import Abandoned
 
 logger = logger_of("scheduler")
 
@@ -116,7 +117,7 @@ class NurserySweeper:
         """Pass through all scopes without a parent; return how many there are, and how many children it met anew."""
         jobs, number, ended, after = self._context.jobs, 0, 0, None
         while True:
-            found, after = nursery_children.abandoned(jobs, after)
+            found, after = parents_of_children.abandoned(jobs, after)
             for one in found:
                 cancelled, asked = nursery_children.cancel(jobs, Pass(one.scope, one.epoch), self._context.now())
                 self._log(one, cancelled, asked)

@@ -26,7 +26,7 @@ from ..loop_time import loop_time
 from ..options_and_defaults import Retention
 from ..store.driver.database_threads import Channel, DatabaseThreads
 from ..store.driver.types import ObjectId
-from ..store.jobs import instances, nursery_children, retention
+from ..store.jobs import instances, parents_of_children, retention
 from ..store.jobs.retention import Expired
 
 logger = logger_of("scheduler")
@@ -178,7 +178,7 @@ class Pruner:
         """Runs in a database thread. Delete those of the jobs that no parent needs; return how many."""
         if not self._has_children():
             return retention.delete_if_expired(self._jobs, expired, ids)
-        needed = nursery_children.needed(self._jobs, ids)
+        needed = parents_of_children.needed(self._jobs, ids)
         ids = [one for one in ids if one not in needed]
         return retention.delete_if_expired(self._jobs, expired, ids, children=True) if ids else 0
 
