@@ -11,18 +11,15 @@ import trio
 from pymongo.errors import AutoReconnect
 from trio.testing import MockClock
 
-from tests.nursery.flows import Flow, live, only, statuses
+from tests.nursery.flows import Flow, live, nothing, only, statuses
 from tests.support.rescues import LEASE
-from trio_monque import JobCancelledError, JobNurseryError, Monque, RunningJob, open_job_nursery
+from trio_monque import JobCancelledError, JobNurseryError, Monque, open_job_nursery
 from trio_monque.client.monque import context_of
 from trio_monque.errors import JobStateError, NurseryLostError
 from trio_monque.jobs.nursery_scopes import PROGRAM
 from trio_monque.store.driver.types import Collection
 from trio_monque.store.jobs import inserting
 from trio_monque.testing import SchedulerOpener, advance, fail_next, now, quiesce
-
-
-async def nothing(job: RunningJob[Any]) -> None: ...
 
 
 async def test_program_gets_results_and_leaves_no_job(

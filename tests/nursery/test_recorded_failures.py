@@ -12,7 +12,7 @@ import trio
 from pymongo.errors import AutoReconnect
 from trio.testing import MockClock
 
-from tests.nursery.flows import Flow, live, only, statuses, taken_back
+from tests.nursery.flows import Flow, killed_and_run_again, live, only, run_parent, statuses, taken_back
 from trio_monque import (
     JobCancelledError,
     JobDeletedError,
@@ -33,13 +33,8 @@ Body = Callable[[RunningJob[Any]], Awaitable[Any]]
 
 async def killed_after_the_block(open_test_scheduler: SchedulerOpener, flow: Flow) -> Any:
     """The result of a parent whose first run is killed after a minute."""
-    async with open_test_scheduler(flow.workers) as killed:
-        parent = await killed.enqueue("parent")
-        await trio.sleep(60)
-        await quiesce()
-        await crash(killed)
-        async with open_test_scheduler(flow.workers) as scheduler:
-            return (await scheduler.wait_job(parent)).result
+    async with killed_and_run_again(open_test_scheduler, flow, at=60) as parent:
+        return parent.result
 
 
 def undone_after(place: Callable[[RunningJob[Any], JobNursery], Awaitable[None]], fail: Any = "cancel") -> Body:
@@ -190,31 +185,6 @@ async def test_nothing_is_cancelled_for_a_failure_that_a_stale_run_sees(
         await crash(scheduler)
 
 
-async def test_retry_by_hand_starts_a_failed_block_again(
-    open_test_scheduler: SchedulerOpener, jobs: Collection, autojump_clock: MockClock
-) -> None:
-    """N15: the record is of one try."""
-
-    async def body(job: RunningJob[Any]) -> Any:
-        async with open_job_nursery(job) as nursery:
-            child = await nursery.start("child", "fail" if job.attempt == 1 else "well", key="charge")
-            if job.attempt == 1:
-                await job.scheduler.delete_job((await nursery.start("child", "rest", delay=50)).id)
-        return child.result
-
-    flow = Flow(body)
-    async with open_test_scheduler(flow.workers) as scheduler:
-        parent = await scheduler.enqueue("parent")
-        with pytest.raises(JobFailedError):
-            await scheduler.wait_job(parent)
-        assert only(jobs)["scopeFailed"]
-        await scheduler.retry_job(parent.id)
-        with pytest.raises(JobFailedError):  # The data of the first start count.
-            await scheduler.wait_job(parent)
-    assert flow.attempts == [1, 2]
-    assert flow.runs == {"fail": 2}
-
-
 async def test_failure_beside_an_error_of_the_body_is_recorded_too(
     open_test_scheduler: SchedulerOpener, jobs: Collection, autojump_clock: MockClock
 ) -> None:
@@ -259,9 +229,7 @@ async def test_snooze_beside_a_failed_child_is_a_snooze(
             return [job.attempt, len(failed.exceptions)]
 
     flow = Flow(body)
-    async with open_test_scheduler(flow.workers) as scheduler:
-        parent = await scheduler.enqueue("parent")
-        assert (await scheduler.wait_job(parent)).result == [2, 1]
+    assert (await run_parent(open_test_scheduler, flow)).result == [2, 1]
     assert flow.runs == {"fail": 1, "100": 1}
 
 
@@ -279,5 +247,4 @@ async def test_block_that_keeps_failures_since_a_deployment_is_not_skipped(
             raise ValueError from None
         return child is not None and child.error is not None
 
-    async with open_test_scheduler(Flow(body).workers) as scheduler:
-        assert (await scheduler.wait_job(await scheduler.enqueue("parent"))).result is True
+    assert (await run_parent(open_test_scheduler, Flow(body))).result is True

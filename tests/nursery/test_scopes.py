@@ -11,8 +11,8 @@ import trio
 import trio.lowlevel
 from trio.testing import MockClock
 
-from tests.nursery.flows import Flow, only, statuses, taken_back
-from trio_monque import JobCancelledError, JobFailedError, RunningJob, Snooze, Workers, open_job_nursery
+from tests.nursery.flows import Flow, only, report, statuses, taken_back
+from trio_monque import JobCancelledError, JobFailedError, RunningJob, Snooze, open_job_nursery
 from trio_monque.errors import ClaimLostError
 from trio_monque.store.driver.types import Collection
 from trio_monque.testing import SchedulerOpener, advance, crash, now, quiesce
@@ -92,8 +92,7 @@ async def test_occurrence_that_failed_for_good_ends_its_scope(
     """N2."""
 
     async def body(job: RunningJob[Any]) -> None:
-        async with open_job_nursery(job) as nursery:
-            await nursery.run("child", "report")
+        await report(job)
         raise OSError
 
     flow = Flow(body, max_attempts=1)
@@ -143,8 +142,7 @@ async def test_killed_run_of_a_recurring_parent_goes_on_in_the_same_occurrence(
     """N3: also after a failed attempt, which is due at another time."""
 
     async def body(job: RunningJob[Any]) -> None:
-        async with open_job_nursery(job) as nursery:
-            await nursery.run("child", "report")
+        await report(job)
         if job.attempt == 1:
             await trio.sleep_forever()
         if job.attempt == 2:
@@ -169,9 +167,8 @@ async def test_occurrence_that_was_rescheduled_begins_anew(
 ) -> None:
     """N3."""
 
-    async def body(job: RunningJob[Any]) -> Any:
-        async with open_job_nursery(job) as nursery:
-            await nursery.run("child", "report")
+    async def body(job: RunningJob[Any]) -> None:
+        await report(job)
         if job.attempt == 1:
             raise OSError
 
@@ -259,24 +256,3 @@ async def test_failure_of_the_data_from_before_ends_their_scope(
             assert (await scheduler.wait_job(parent)).result == "same"
     assert flow.attempts == [1, 2]
     assert flow.runs["same"] == 2
-
-
-async def nothing(job: RunningJob[Any]) -> None: ...
-
-
-async def test_transaction_of_a_job_with_a_scope_clears_it(
-    open_test_scheduler: SchedulerOpener, jobs: Collection, autojump_clock: MockClock
-) -> None:
-    workers = Workers()
-    flow = Flow(nothing)
-    workers.register("child", flow.child)
-
-    @workers.register("parent")
-    async def parent(job: RunningJob[Any]) -> None:
-        async with open_job_nursery(job) as nursery:
-            await nursery.run("child", "done")
-        await job.transaction(lambda _: None)
-
-    async with open_test_scheduler(workers) as scheduler:
-        await scheduler.wait_job(await scheduler.enqueue(parent))
-    assert not {"ownScope", "scopeTry"} & only(jobs).keys()

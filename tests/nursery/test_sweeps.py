@@ -14,33 +14,22 @@ from bson import ObjectId
 from pymongo.errors import AutoReconnect
 from trio.testing import MockClock
 
-from tests.nursery.flows import AT, Flow, live, only
+from tests.nursery.flows import AT, Flow, live, only, statuses, stored
+from tests.support.rescues import LEASE, PASS
 from trio_monque import JobFailedError, Monque, RunningJob, Workers, open_job_nursery
 from trio_monque.client.monque import context_of
 from trio_monque.jobs.nursery_scopes import OF_A_DELETED_PARENT, PROGRAM
 from trio_monque.store.driver.types import Collection
 from trio_monque.store.jobs import indexes, parents_of_children
-from trio_monque.testing import SchedulerOpener, advance, fail_next
+from trio_monque.testing import SchedulerOpener, advance, crash, fail_next, quiesce
 
+RESCUED = LEASE + 2 * PASS
 NEXT = AT + timedelta(hours=1)
 RECURRING = {"repeatInterval": "0 * * * *", "uniqueKey": "k"}
 
 
 def inserted(jobs: Collection, status: str, name: str = "job", **fields: Any) -> ObjectId:
-    job: Mapping[str, Any] = {
-        "_id": ObjectId(),
-        "name": name,
-        "status": status,
-        "data": None,
-        "nextRunAt": AT,
-        "failCount": 0,
-        "createdAt": AT,
-        "updatedAt": AT,
-        "attempts": 3,
-        **fields,
-    }
-    jobs.insert_one(dict(job))
-    return ObjectId(job["_id"])
+    return stored(jobs, status, name, **{"attempts": 3, **fields})
 
 
 @pytest.mark.parametrize(
@@ -174,3 +163,66 @@ async def test_child_that_does_not_end_is_asked_for_less_and_less_often(
             await advance(1500)
             assert live(jobs) == 0
             assert scheduler.statistics().running == 0
+
+
+@pytest.mark.parametrize("ends", ["cancel", "delete", "bulk cancel", "bulk delete"])
+async def test_tree_of_an_ended_parent_ends(
+    open_test_scheduler: SchedulerOpener, jobs: Collection, autojump_clock: MockClock, ends: str
+) -> None:
+    """Two levels: the middle ones are parents, too."""
+    workers = Workers()
+
+    @workers.register("leaf", concurrency=50)
+    async def leaf(job: RunningJob[Any]) -> None:
+        await trio.sleep_forever()
+
+    @workers.register("middle", concurrency=50)
+    async def middle(job: RunningJob[Any]) -> None:
+        async with open_job_nursery(job) as nursery:
+            await nursery.map(leaf, [None] * 3)
+
+    @workers.register("parent")
+    async def parent(job: RunningJob[Any]) -> None:
+        async with open_job_nursery(job) as nursery:
+            await nursery.map(middle, [None] * 3)
+
+    async with open_test_scheduler(workers) as scheduler:
+        top = await scheduler.enqueue(parent)
+        await trio.sleep(10)
+        await quiesce()
+        assert statuses(jobs, "leaf") == {"processing": 9}
+        match ends:
+            case "cancel":
+                await scheduler.cancel_job(top.id)
+            case "delete":
+                await scheduler.delete_job(top.id)
+            case "bulk delete":
+                await scheduler.delete_jobs(name="parent")
+            case "bulk cancel":
+                # Only pending jobs are cancelled in bulk: the children go on.
+                await scheduler.cancel_jobs(name="parent")
+                await scheduler.cancel_job(top.id)
+        await advance(2 * LEASE + 2 * PASS)
+        assert live(jobs) == 0
+    assert statuses(jobs, "leaf") == {"cancelled": 9}
+
+
+async def test_tree_of_a_parent_that_died_too_often_ends(
+    open_test_scheduler: SchedulerOpener, jobs: Collection, autojump_clock: MockClock
+) -> None:
+    async def body(job: RunningJob[Any]) -> None:
+        async with open_job_nursery(job) as nursery:
+            await nursery.map("child", [5000, 6000])
+            await trio.sleep_forever()  # Not a wait of the nursery: its deaths count.
+
+    flow = Flow(body, max_attempts=1)
+    async with open_test_scheduler(flow.only_children, max_rescues=0):
+        async with open_test_scheduler(flow.workers) as killed:
+            await killed.enqueue("parent")
+            await trio.sleep(10)
+            await quiesce()
+            await crash(killed)
+            await advance(2 * RESCUED)
+        await advance(LEASE)
+        assert only(jobs)["status"] == "failed"
+        assert live(jobs) == 0

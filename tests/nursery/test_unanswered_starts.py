@@ -9,7 +9,7 @@ import trio
 from pymongo.errors import AutoReconnect
 from trio.testing import MockClock
 
-from tests.nursery.flows import Flow, live, statuses
+from tests.nursery.flows import Flow, live, run_parent, statuses
 from trio_monque import RunningJob, open_job_nursery
 from trio_monque.errors import MonqueConnectionError
 from trio_monque.store.driver.types import Collection
@@ -27,9 +27,7 @@ async def test_one_lost_answer_is_found_out_about(
         return [child.result for child in children]
 
     flow = Flow(body)
-    async with open_test_scheduler(flow.workers) as scheduler:
-        parent = await scheduler.enqueue("parent")
-        assert (await scheduler.wait_job(parent)).result == [1, 2, 3]
+    assert (await run_parent(open_test_scheduler, flow)).result == [1, 2, 3]
     assert flow.runs == {"1": 1, "2": 1, "3": 1}
 
 
@@ -61,9 +59,7 @@ async def test_start_without_an_answer_is_made_impossible_before_the_block_is_le
         return "left"
 
     flow = Flow(body, max_attempts=1)
-    async with open_test_scheduler(flow.workers) as scheduler:
-        parent = await scheduler.enqueue("parent")
-        assert (await scheduler.wait_job(parent)).result == "left"
+    assert (await run_parent(open_test_scheduler, flow)).result == "left"
     assert len(ids) == 1, "its id is taken, so that an insert that comes late stores nothing"
     assert statuses(jobs) == {"cancelled": 1}
 

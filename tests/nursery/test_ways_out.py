@@ -11,7 +11,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from tests.nursery.flows import Flow, live, only, statuses, taken_back
+from tests.nursery.flows import Flow, live, only, run_parent, statuses, taken_back
 from trio_monque import CancelReason, RunningJob, Snooze, open_job_nursery
 from trio_monque.events import Event, JobCancelled, JobFailed
 from trio_monque.store.driver.types import Collection
@@ -196,9 +196,7 @@ async def test_run_that_fails_before_its_block_leaves_the_children_to_the_next_a
         return child.result
 
     flow = Flow(body, backoff=10)
-    async with open_test_scheduler(flow.workers) as scheduler:
-        parent = await scheduler.enqueue("parent")
-        assert (await scheduler.wait_job(parent)).result == 500
+    assert (await run_parent(open_test_scheduler, flow)).result == 500
     assert flow.runs == {"500": 1}
 
 

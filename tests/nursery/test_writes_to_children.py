@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
@@ -10,7 +9,7 @@ import pytest
 from bson import ObjectId
 from pymongo import MongoClient
 
-from tests.nursery.flows import AT
+from tests.nursery.flows import AT, stored
 from tests.support.interception import Interceptor
 from trio_monque import Monque
 from trio_monque.client.monque import context_of
@@ -29,23 +28,7 @@ NOW = AT + timedelta(hours=1)
 
 
 def child(jobs: Collection, status: str, **fields: Any) -> ObjectId:
-    document: Mapping[str, Any] = {
-        "_id": ObjectId(),
-        "name": "child",
-        "status": status,
-        "data": None,
-        "nextRunAt": AT,
-        "failCount": 0,
-        "createdAt": AT,
-        "updatedAt": AT,
-        "scope": SCOPE,
-        "parent": ObjectId(),
-        "block": "0",
-        "scopeRun": 1,
-        **fields,
-    }
-    jobs.insert_one(dict(document))
-    return ObjectId(document["_id"])
+    return stored(jobs, status, **{"scope": SCOPE, "parent": ObjectId(), "block": "0", "scopeRun": 1, **fields})
 
 
 def found(monque: Monque, job_id: ObjectId) -> Job:
