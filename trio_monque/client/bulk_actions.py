@@ -114,7 +114,7 @@ class RetryJobs(_Changing):
         return written
 
     def _of_nurseries(self, chosen: Sequence[Job]) -> Mapping[ObjectId, str]:
-        """Detach children whose parents are over; return those that only their parents may run again, and why."""
+        """Detach children whose parents do not need them; return those that only a parent may run again, and why."""
         refused = {job.id: "it stood for a program, which is gone" for job in chosen if job.name == PROGRAM}
         children = [job for job in chosen if job.child is not None]
         if not children:

@@ -118,7 +118,7 @@ def retry_job(context: ClientContext, job_id: ObjectId | str) -> Operation[Job |
     """Make a failed or cancelled job pending again, due now and with all its attempts.
 
     A parent of job nurseries begins a new try: its handler decides anew, and children that had failed run again. A
-    child whose parent is over becomes a job of its own.
+    child that its parent does not need any more becomes a job of its own.
 
     Returns:
         The job as it is now; None if no job has that id.
@@ -296,7 +296,7 @@ def _retry(context: ClientContext, seen: Job, now: datetime, caused: Caused) -> 
 
 
 def _free_of_nurseries(context: ClientContext, seen: Job) -> None:
-    """Detach a child whose parent is over, so that it may run by itself. Raises if only its parent may run it again."""
+    """Detach a child that its parent does not need, so that it may run by itself. Raises if its parent needs it."""
     if seen.name == PROGRAM:
         raise JobStateError(seen.id, seen.status, "retry", "it stood for a program, which is gone: start the program")
     if seen.child is None:
