@@ -37,7 +37,7 @@ async def test_block_waits_for_the_longest_child_exactly(
     assert "ownScope" not in only(jobs), "it lives as long as the work"
 
 
-async def test_results_come_as_children_end_and_by_run_and_wait(
+async def test_results_arrive_as_children_end_and_from_run_and_wait(
     open_test_scheduler: SchedulerOpener, autojump_clock: MockClock
 ) -> None:
     async def body(job: RunningJob[Any]) -> Any:
@@ -51,7 +51,7 @@ async def test_results_come_as_children_end_and_by_run_and_wait(
     assert (await run_parent(open_test_scheduler, Flow(body))).result == ["at once", 5, ["at once", 5, 10, 20, 30]]
 
 
-async def test_children_store_results_whatever_their_worker_says(
+async def test_children_store_results_even_if_their_worker_does_not(
     open_test_scheduler: SchedulerOpener, autojump_clock: MockClock
 ) -> None:
     workers = Workers()
@@ -184,7 +184,7 @@ async def test_wait_for_the_next_end_goes_on_when_a_start_beside_it_fails(
                     await nursery.start("child", "refused")
 
             tasks.start_soon(refused)
-            for _ in range(3):  # Until it is on its way.
+            for _ in range(3):  # Until that start is on its way.
                 await anyio.lowlevel.checkpoint()
             with anyio.move_on_after(1000) as waited:
                 seen += [child.result async for child in nursery.as_completed()]

@@ -113,7 +113,7 @@ async def test_failure_of_the_outer_block_ends_the_inner_one(
 async def test_children_are_started_by_tasks_beside_the_body(
     open_test_scheduler: SchedulerOpener, jobs: Collection, autojump_clock: MockClock
 ) -> None:
-    """Also while the body waits for others; the block waits for all that were started before its body is over."""
+    """Also while the body waits for other children. The block waits for all that start before its body ends."""
 
     async def body(job: RunningJob[Any]) -> Any:
         async with open_job_nursery(job) as nursery, anyio.create_task_group() as tasks:
@@ -133,7 +133,7 @@ async def test_children_are_started_by_tasks_beside_the_body(
 async def test_task_around_a_failed_block_starts_nothing_of_it(
     open_test_scheduler: SchedulerOpener, jobs: Collection, autojump_clock: MockClock
 ) -> None:
-    """N11: the scope of the block does not cancel it, and the body may take its time to clean up."""
+    """N11: the block cannot cancel this task, and the body may take its time to clean up."""
     said: list[str] = []
     lived: list[int] = []
 
@@ -166,7 +166,7 @@ async def test_task_around_a_failed_block_starts_nothing_of_it(
 async def test_task_around_a_block_that_starts_many_while_it_ends_starts_none_behind_it(
     open_test_scheduler: SchedulerOpener, jobs: Collection, autojump_clock: MockClock
 ) -> None:
-    """Their data are checked in parts, and the block may be over before all are."""
+    """The block checks their data in parts, and may end before it has checked all."""
     said: list[str] = []
 
     async def body(job: RunningJob[Any]) -> None:

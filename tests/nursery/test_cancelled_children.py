@@ -1,4 +1,4 @@
-"""What a cancelled child means: an older run, a newer one, a sweep or an operator has cancelled it."""
+"""What a run does with a cancelled child: an older run, a newer one, a sweeper or an operator has cancelled it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from trio_monque.testing import SchedulerOpener, advance, crash, now, quiesce
 
 
 def cancelled_by(jobs: Collection, epoch: int, data: Any = "late") -> None:
-    """As the pass of that run, or of a sweep after it, does."""
+    """Cancel a child as a block of that run does, or a sweeper after it."""
     wanted = {"name": "child", "data": data, "status": "pending"}
     assert jobs.update_one(wanted, {"$set": {"status": "cancelled", "scopeCancel": epoch}}).modified_count == 1
 
@@ -63,7 +63,7 @@ async def test_child_that_was_cancelled_before_it_was_due_keeps_its_date_when_it
 async def test_child_that_runs_again_has_no_limit_for_its_start_any_more(
     open_test_scheduler: SchedulerOpener, jobs: Collection, autojump_clock: MockClock
 ) -> None:
-    """N14: as after a retry by hand. Its first start was in time, and the next attempt of its parent may be late."""
+    """N14: as after a retry by hand. The first start was in time, and the next attempt of the parent may come late."""
 
     async def body(job: RunningJob[Any]) -> Any:
         async with open_job_nursery(job) as nursery:
@@ -80,7 +80,7 @@ async def test_child_that_runs_again_has_no_limit_for_its_start_any_more(
 async def test_run_whose_child_a_newer_run_or_a_sweep_has_cancelled_ends_as_one_that_lost_its_claim(
     open_test_scheduler: SchedulerOpener, jobs: Collection, autojump_clock: MockClock, fail: Any, epoch: str
 ) -> None:
-    """N14: it takes that for no failure, and its handler does not go on."""
+    """N14: the run does not take that for a failure, and its handler does not go on."""
     ends: list[Any] = []
 
     async def body(job: RunningJob[Any]) -> None:
@@ -112,7 +112,7 @@ async def test_run_whose_child_a_newer_run_or_a_sweep_has_cancelled_ends_as_one_
 async def test_operator_and_start_by_are_obeyed_also_where_an_earlier_run_had_cancelled_the_child(
     open_test_scheduler: SchedulerOpener, jobs: Collection, autojump_clock: MockClock, how: str
 ) -> None:
-    """N18: Monque for Node takes a child back that was asked to end, and what the pass wrote stays in it."""
+    """N18: Monque for Node recovers a child that was asked to end, and leaves the fields of that request in it."""
     asked_to_end: list[Any] = []
 
     async def body(job: RunningJob[Any]) -> str:

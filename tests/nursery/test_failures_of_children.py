@@ -1,4 +1,4 @@
-"""What the failure of a child does to its block, under each `fail=`, and to the parent; and an error of the body."""
+"""Failures of children: what they do to the block under each `fail=`, and to the parent. And errors of the body."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ async def test_first_failure_cancels_the_body_and_the_other_children(
 async def test_body_that_cleans_up_for_long_after_a_failure_does_not_lose_its_run(
     open_test_scheduler: SchedulerOpener, jobs: Collection, autojump_clock: MockClock
 ) -> None:
-    """The block cancels the other children meanwhile: their ends are its own doing, and not that of a newer run."""
+    """The block cancels the other children meanwhile: it does not take their ends for those by a newer run."""
 
     async def body(job: RunningJob[Any]) -> Any:
         try:
@@ -94,7 +94,7 @@ async def test_failure_that_the_handler_does_not_handle_fails_the_parent_for_goo
 async def test_failure_in_the_nursery_of_a_program_within_a_handler_is_retried(
     open_test_scheduler: SchedulerOpener, autojump_clock: MockClock
 ) -> None:
-    """N16: another attempt opens another one, and does not find the same failure."""
+    """N16: another attempt opens another nursery, and does not find the same failure."""
 
     async def body(job: RunningJob[Any]) -> None:
         async with open_job_nursery(job) as nursery:
@@ -110,7 +110,7 @@ async def test_failure_in_the_nursery_of_a_program_within_a_handler_is_retried(
     assert flow.runs == {"own": 1, "fail": 3}
 
 
-async def test_error_that_the_handler_makes_of_it_is_retried(
+async def test_other_error_that_the_handler_raises_for_a_failure_is_retried(
     open_test_scheduler: SchedulerOpener, autojump_clock: MockClock
 ) -> None:
     async def body(job: RunningJob[Any]) -> None:

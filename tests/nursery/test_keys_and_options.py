@@ -73,7 +73,7 @@ async def test_key_that_cannot_be_stored_is_refused_wherever_it_is_given(
         assert (ended.status, ended.fail_reason) == ("completed", None)
 
 
-async def test_equal_children_are_as_many_as_were_asked_for_and_a_key_twice_is_an_error(
+async def test_equal_children_all_start_and_a_key_twice_is_an_error(
     open_test_scheduler: SchedulerOpener, jobs: Collection, autojump_clock: MockClock
 ) -> None:
     async def body(job: RunningJob[Any]) -> None:
@@ -89,7 +89,7 @@ async def test_equal_children_are_as_many_as_were_asked_for_and_a_key_twice_is_a
 
 
 async def test_key_names_one_block_of_a_run(open_test_scheduler: SchedulerOpener, autojump_clock: MockClock) -> None:
-    """The second one would take the children of the first for its own."""
+    """The second block would take over the children of the first."""
 
     async def body(job: RunningJob[Any]) -> None:
         async with open_job_nursery(job, key="a") as nursery:

@@ -35,7 +35,7 @@ async def test_killed_handler_goes_on_where_it_was(
 async def test_failed_child_stays_failed_for_the_next_run_of_the_same_try(
     open_test_scheduler: SchedulerOpener, jobs: Collection, autojump_clock: MockClock
 ) -> None:
-    """N11 and N12: without them, the handler undoes the order, is killed, and then finds that all has succeeded."""
+    """N11 and N12: otherwise the handler undoes the order, is killed, and then finds that all children completed."""
     undone: list[Any] = []
 
     async def body(job: RunningJob[Any]) -> str:
@@ -43,7 +43,7 @@ async def test_failed_child_stays_failed_for_the_next_run_of_the_same_try(
             async with open_job_nursery(job) as nursery:
                 await nursery.start("child", 300)
                 if job.attempt == 1:
-                    await trio.sleep(5)  # The next run comes to the failure before it has asked for all.
+                    await trio.sleep(5)  # The next run finds the failure before it has started all children.
                 await nursery.start("child", "fail" if job.attempt == 1 else "well", key="charge")
         except JobNurseryError as failed:
             undone.append((job.attempt, *(one.fail_reason for one in failed.jobs)))
@@ -100,7 +100,7 @@ async def test_shutdown_leaves_the_children_to_the_next_run(
 async def test_stale_run_does_no_harm(
     open_test_scheduler: SchedulerOpener, jobs: Collection, autojump_clock: MockClock
 ) -> None:
-    """A run whose claim another program took back goes on for a while, and the next run has the children."""
+    """Another program takes back the claim of a run, which goes on for a while. The next run has the children."""
 
     async def body(job: RunningJob[Any]) -> Any:
         async with open_job_nursery(job) as nursery:
@@ -137,7 +137,7 @@ async def test_children_that_a_changed_handler_does_not_ask_for_are_cancelled(
     assert statuses(jobs) == {"completed": 1, "cancelled": 1}
 
 
-async def test_handler_that_returns_on_another_way_leaves_nothing_alive(
+async def test_handler_that_returns_without_its_block_leaves_no_child_alive(
     open_test_scheduler: SchedulerOpener, jobs: Collection, autojump_clock: MockClock
 ) -> None:
     async def body(job: RunningJob[Any]) -> str:
@@ -161,7 +161,7 @@ async def test_recurring_parent_begins_anew_with_each_occurrence(
     async with open_test_scheduler(flow.workers) as scheduler:
         await scheduler.schedule("*/10 * * * *", "parent", unique_key="k")
         await trio.sleep(3 * 600 + 60)
-    # Three, or four if it began just before an occurrence.
+    # Three; or four if the test began just before an occurrence.
     assert flow.runs["report"] == len(flow.attempts) >= 3
     assert "ownScope" not in only(jobs)
 

@@ -1,4 +1,4 @@
-"""Job nurseries beside Monque for Node, which knows none: it runs children, or takes parents and children back."""
+"""Job nurseries beside Monque for Node, which ignores them: it runs children, and recovers parents and children."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from trio_monque.testing import SchedulerOpener, advance, now, quiesce
 async def test_node_runs_children_and_their_block_waits_for_them(
     open_test_scheduler: SchedulerOpener, jobs: Collection, autojump_clock: MockClock
 ) -> None:
-    """They have no results."""
+    """Node does not store results."""
     node = NodePeer(jobs)
 
     async def body(job: RunningJob[Any]) -> Any:
@@ -41,7 +41,7 @@ async def test_node_runs_children_and_their_block_waits_for_them(
 async def test_node_that_takes_a_parent_for_its_own_leaves_children_to_the_next_run(
     open_test_scheduler: SchedulerOpener, jobs: Collection, autojump_clock: MockClock
 ) -> None:
-    """It recovers the job, runs it without a nursery, and fails an attempt of it."""
+    """Node recovers the job, runs it without a nursery, and fails an attempt of it."""
     ends: list[Any] = []
     node = NodePeer(jobs)
 
@@ -71,10 +71,10 @@ async def test_node_that_takes_a_parent_for_its_own_leaves_children_to_the_next_
     assert flow.runs == {"500": 1}
 
 
-async def test_block_is_cancelled_until_nothing_lives_also_what_node_gives_back(
+async def test_block_cancels_until_no_child_is_live_even_if_node_releases_one(
     open_test_scheduler: SchedulerOpener, jobs: Collection, autojump_clock: MockClock
 ) -> None:
-    """N9: Node takes no notice of a request, and its job may be pending once more after a pass."""
+    """N9: Node ignores the request to end, and its job may be pending once more after a pass."""
     caught: list[BaseException] = []
     node = NodePeer(jobs)
 
@@ -101,10 +101,10 @@ async def test_block_is_cancelled_until_nothing_lives_also_what_node_gives_back(
     assert len(caught) == 1
 
 
-async def test_new_try_takes_over_what_still_lives_of_the_former_one(
+async def test_new_try_takes_over_live_children_of_the_former_one(
     open_test_scheduler: SchedulerOpener, jobs: Collection, autojump_clock: MockClock
 ) -> None:
-    """N15: its failure is one of this try then. Otherwise it would be run again for ever."""
+    """N15: a later failure of that child belongs to the new try. Otherwise the child would run again for ever."""
     node = NodePeer(jobs)
 
     async def body(job: RunningJob[Any]) -> str:

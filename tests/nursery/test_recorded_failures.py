@@ -32,13 +32,13 @@ Body = Callable[[RunningJob[Any]], Awaitable[Any]]
 
 
 async def killed_after_the_block(open_test_scheduler: SchedulerOpener, flow: Flow) -> Any:
-    """The result of a parent whose first run is killed after a minute."""
+    """Return the result of a parent whose first run is killed after a minute."""
     async with killed_and_run_again(open_test_scheduler, flow, at=60) as parent:
         return parent.result
 
 
 def undone_after(place: Callable[[RunningJob[Any], JobNursery], Awaitable[None]], fail: Any = "cancel") -> Body:
-    """A handler that acts on the failure of its block, and whose first run is killed thereafter."""
+    """Return a handler that acts on the failure of its block. Its first run then waits to be killed."""
 
     async def body(job: RunningJob[Any]) -> Any:
         try:
@@ -79,7 +79,7 @@ async def test_later_run_that_starts_in_another_order_starts_nothing_of_the_fail
 async def test_block_that_failed_by_a_deletion_does_not_start_that_child_again(
     open_test_scheduler: SchedulerOpener, jobs: Collection, autojump_clock: MockClock, fail: Any
 ) -> None:
-    """N11: nothing is left of the child that could show it."""
+    """N11: no document is left that could show the failure."""
 
     async def place(job: RunningJob[Any], nursery: JobNursery) -> None:
         child = await nursery.start("child", "gone", delay=20 if job.attempt == 1 else 0)
@@ -94,7 +94,7 @@ async def test_block_that_failed_by_a_deletion_does_not_start_that_child_again(
 async def test_handler_that_goes_on_with_a_deleted_child_does_not_start_it_again(
     open_test_scheduler: SchedulerOpener, jobs: Collection, autojump_clock: MockClock
 ) -> None:
-    """N7: under `fail="keep"` a tombstone shows it."""
+    """N7: under `fail="keep"`, a cancelled child in its place shows the deletion."""
     seen: list[Any] = []
 
     async def body(job: RunningJob[Any]) -> Any:
@@ -116,7 +116,7 @@ async def test_handler_that_goes_on_with_a_deleted_child_does_not_start_it_again
 async def test_handler_that_goes_on_with_failed_children_does_not_run_them_again(
     open_test_scheduler: SchedulerOpener, jobs: Collection, autojump_clock: MockClock
 ) -> None:
-    """N12: failed, cancelled by an operator, and not started in time."""
+    """N12: children that failed, that an operator cancelled, and that did not start in time."""
     seen: list[Any] = []
 
     async def body(job: RunningJob[Any]) -> Any:
@@ -140,7 +140,7 @@ async def test_handler_that_goes_on_with_failed_children_does_not_run_them_again
 async def test_failure_is_recorded_before_anything_is_cancelled(
     open_test_scheduler: SchedulerOpener, jobs: Collection, autojump_clock: MockClock
 ) -> None:
-    """N11: otherwise the next run starts again what was cancelled, if this one is killed in between."""
+    """N11: otherwise, if this run is killed in between, the next one starts the cancelled children again."""
 
     async def body(job: RunningJob[Any]) -> None:
         with fail_next(job.scheduler, AutoReconnect("away"), command="^cancel children$", times=None):
@@ -188,7 +188,7 @@ async def test_nothing_is_cancelled_for_a_failure_that_a_stale_run_sees(
 async def test_failure_beside_an_error_of_the_body_is_recorded_too(
     open_test_scheduler: SchedulerOpener, jobs: Collection, autojump_clock: MockClock
 ) -> None:
-    """N11: the handler sees both, and may act on that of the child."""
+    """N11: the handler sees both errors, and may act on that of the child."""
 
     async def body(job: RunningJob[Any]) -> Any:
         try:
@@ -236,7 +236,7 @@ async def test_snooze_beside_a_failed_child_is_a_snooze(
 async def test_block_that_keeps_failures_since_a_deployment_is_not_skipped(
     open_test_scheduler: SchedulerOpener, jobs: Collection, autojump_clock: MockClock
 ) -> None:
-    """It raises nothing, so a handler could not see that its body was cancelled at its begin."""
+    """It does not raise, so a handler could not see that its body was cancelled at its start."""
 
     async def body(job: RunningJob[Any]) -> Any:
         child = None

@@ -47,7 +47,7 @@ async def test_retry_by_hand_begins_a_new_try_in_which_failed_children_run_again
 async def test_retry_by_hand_starts_a_failed_block_again(
     open_test_scheduler: SchedulerOpener, jobs: Collection, autojump_clock: MockClock
 ) -> None:
-    """N15: the record is of one try."""
+    """N15: the record belongs to one try."""
 
     async def body(job: RunningJob[Any]) -> Any:
         async with open_job_nursery(job) as nursery:
@@ -63,7 +63,7 @@ async def test_retry_by_hand_starts_a_failed_block_again(
             await scheduler.wait_job(parent)
         assert only(jobs)["scopeFailed"]
         await scheduler.retry_job(parent.id)
-        with pytest.raises(JobFailedError):  # The data of the first start count.
+        with pytest.raises(JobFailedError):  # The data of the first start are kept.
             await scheduler.wait_job(parent)
     assert flow.attempts == [1, 2]
     assert flow.runs == {"fail": 2}

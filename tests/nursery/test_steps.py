@@ -1,4 +1,4 @@
-"""`job.step`: what a handler decides once for all its runs."""
+"""`job.step`: a handler decides once for all its runs."""
 
 from __future__ import annotations
 
@@ -74,10 +74,10 @@ async def test_steps_and_blocks_share_the_scope(
     assert (await run_parent(open_test_scheduler, Flow(body))).result == [["a", "b"], 3]
 
 
-async def test_long_step_holds_up_no_block_in_another_task(
+async def test_long_step_does_not_delay_a_block_in_another_task(
     open_test_scheduler: SchedulerOpener, jobs: Collection, autojump_clock: MockClock
 ) -> None:
-    """Neither its opening, nor what follows the failure of a child."""
+    """It delays neither the opening of a block, nor the record of a failed child."""
 
     async def body(job: RunningJob[Any]) -> Any:
         async def slow() -> str:

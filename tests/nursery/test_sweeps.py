@@ -1,4 +1,4 @@
-"""The sweeper: which scopes it takes for abandoned, and when it looks."""
+"""The sweeper: which scopes it takes for abandoned, when it looks, and that it ends whole trees of children."""
 
 from __future__ import annotations
 
@@ -38,22 +38,22 @@ def inserted(jobs: Collection, status: str, name: str = "job", **fields: Any) ->
         (None, OF_A_DELETED_PARENT),
         *(({"status": status}, 3) for status in ("completed", "failed", "cancelled")),
         *(({"status": status}, None) for status in ("pending", "processing")),
-        # It has gone on to other work.
+        # The parent has gone on to other work.
         ({"status": "pending", "ownScope": ObjectId()}, 3),
         ({"status": "processing", "ownScope": None}, 3),
         ({"status": "pending", "ownScopeFor": AT, **RECURRING}, None),
         ({"status": "pending", "ownScopeFor": AT, "nextRunAt": NEXT, **RECURRING}, 3),
-        # What stands for a program runs, and is never pending.
+        # A job that stands for a program runs, and is never pending while the program lives.
         ({"status": "processing", "name": PROGRAM}, None),
         ({"status": "pending", "name": PROGRAM}, 3),
-        # Nothing says what became of it.
+        # The document does not show whether the parent has ended.
         ({"status": "failed", "failCount": "broken"}, None),
     ],
 )
 def test_scope_is_abandoned_if_no_parent_waits_for_it(
     monque: Monque, jobs: Collection, parent: Mapping[str, Any] | None, epoch: int | None
 ) -> None:
-    """N22, and N10: the pass is one of the last run that there was."""
+    """N22, and N10: the pass has the epoch of the last run."""
     context, scope, parent_id = context_of(monque), ObjectId(), ObjectId()
     context.ensure_indexes(indexes.SCOPES)
     if parent is not None:
@@ -65,7 +65,7 @@ def test_scope_is_abandoned_if_no_parent_waits_for_it(
     assert [(one.scope, one.epoch) for one in found] == ([] if epoch is None else [(scope, epoch)])
 
 
-def test_look_goes_on_where_the_one_before_has_ended(
+def test_look_begins_where_the_last_one_has_ended(
     monque: Monque, jobs: Collection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for most in ("MOST_SCOPES", "MOST_IN_A_QUERY"):
@@ -85,10 +85,10 @@ def test_look_goes_on_where_the_one_before_has_ended(
     assert after is None
 
 
-async def test_scheduler_ends_at_its_start_what_is_left_of_parents_that_are_over(
+async def test_scheduler_ends_children_of_ended_parents_at_its_start(
     open_test_scheduler: SchedulerOpener, monque: Monque, jobs: Collection, autojump_clock: MockClock
 ) -> None:
-    """N22: it learns from the index alone that there are children."""
+    """N22: only the index shows it that there are children."""
     context_of(monque).ensure_indexes(indexes.SCOPES)
     await advance(0)
     inserted(jobs, "pending", scope=ObjectId(), parent=ObjectId(), block="0", scopeRun=1)
@@ -123,7 +123,7 @@ async def test_child_that_outlived_the_clean_up_of_its_parent_is_ended_at_once(
 
 
 @pytest.mark.parametrize("foreign", [None, "a text", 7])
-def test_field_of_another_program_holds_up_no_sweep(monque: Monque, jobs: Collection, foreign: Any) -> None:
+def test_field_of_another_program_does_not_stop_a_sweep(monque: Monque, jobs: Collection, foreign: Any) -> None:
     context = context_of(monque)
     context.ensure_indexes(indexes.SCOPES)
     inserted(jobs, "pending", scope=foreign)
@@ -133,7 +133,7 @@ def test_field_of_another_program_holds_up_no_sweep(monque: Monque, jobs: Collec
     assert [one.scope for one in found] == [scope]
 
 
-async def test_child_that_does_not_end_is_asked_for_less_and_less_often(
+async def test_sweeper_looks_less_and_less_often_for_a_child_that_does_not_end(
     open_test_scheduler: SchedulerOpener, monque: Monque, jobs: Collection, autojump_clock: MockClock
 ) -> None:
     looks, runs = 0, threading.Event()
@@ -169,7 +169,7 @@ async def test_child_that_does_not_end_is_asked_for_less_and_less_often(
 async def test_tree_of_an_ended_parent_ends(
     open_test_scheduler: SchedulerOpener, jobs: Collection, autojump_clock: MockClock, ends: str
 ) -> None:
-    """Two levels: the middle ones are parents, too."""
+    """The tree has two levels: the middle jobs are parents, too."""
     workers = Workers()
 
     @workers.register("leaf", concurrency=50)
@@ -199,7 +199,7 @@ async def test_tree_of_an_ended_parent_ends(
             case "bulk delete":
                 await scheduler.delete_jobs(name="parent")
             case "bulk cancel":
-                # Only pending jobs are cancelled in bulk: the children go on.
+                # A bulk cancellation cancels only pending jobs: the children go on.
                 await scheduler.cancel_jobs(name="parent")
                 await scheduler.cancel_job(top.id)
         await advance(2 * LEASE + 2 * PASS)

@@ -1,4 +1,4 @@
-"""Starts whose answer was lost, and faults of the database in a block."""
+"""Starts whose answer is lost, and errors of the database in a block."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from trio_monque.testing import SchedulerOpener, fail_next
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-async def test_one_lost_answer_is_found_out_about(
+async def test_start_whose_answer_is_lost_once_finds_its_child(
     open_test_scheduler: SchedulerOpener, jobs: Collection, autojump_clock: MockClock, when: Any
 ) -> None:
     async def body(job: RunningJob[Any]) -> Any:
@@ -90,7 +90,7 @@ async def test_fault_while_a_block_is_ended_is_tried_again(
 async def test_fault_where_deaths_are_counted_anew_does_not_end_the_block(
     open_test_scheduler: SchedulerOpener, jobs: Collection, autojump_clock: MockClock, ends: str
 ) -> None:
-    """The next wait counts them anew. Raised, it would let children live after the block."""
+    """The next wait resets the count. If the error were raised, children would outlive the block."""
     lived: list[int] = []
     faults: list[Any] = []
     left = "left by (KeyError(),)" if ends == "by an error" else "left"

@@ -1,6 +1,6 @@
 """BlockStarts: starts children inside one block of a job nursery, and gives each one the id that every run finds again.
 
-The call belongs to the event loop of the block. `child_starts.py` has what it sends, a thousand children at a time.
+It belongs to the event loop of the block. `child_starts.py` stores the children, a thousand with one statement.
 """
 
 from __future__ import annotations

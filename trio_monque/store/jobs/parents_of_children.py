@@ -1,6 +1,7 @@
 """The parents of children: which scopes they have abandoned, and which ended children they still need.
 
-A sweeper ends the children of abandoned scopes. Retention, and deletions by hand, spare what a parent still needs.
+A sweeper ends the children of abandoned scopes. Retention spares an ended child that its parent needs, and a retry by
+hand of such a child is refused.
 
 `abandoned` and `needed` read children first, and then their parents, in one causal session of majority reads. In the
 other order, a sweeper would take the children of a nursery for orphans if it was opened between the two reads.
@@ -122,7 +123,7 @@ def _parents(jobs: JobCollection, ids: Iterable[ObjectId | None], session: Clien
     return found
 
 
-# --- Retention and deletions ---
+# --- Retention, and retries by hand ---
 
 
 @command("look which ended children their parents still need", writes=False)
