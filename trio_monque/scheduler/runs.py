@@ -44,7 +44,7 @@ MOST_CAUSES: Final = 10
 """How deep a missing module is searched in the causes of an unreadable payload."""
 
 PUT_BACK_FOR: Final = 30.0
-"""Seconds until a job runs again that was put back because too many wait for their children."""
+"""Seconds until a job runs again after it was put back because too many runs wait for their children."""
 
 _SUCCEEDED: Final = Succeeded()
 
@@ -53,7 +53,7 @@ class ClosesScopes(Protocol):
     """The part of `RunNurseries` that the end of a run needs."""
 
     def closing_scope(self, run: Run[Job], handler: Awaitable[object]) -> Awaitable[object]:
-        """Return what the handler returns, once nothing of the scope of its job lives."""
+        """Run the handler, and return its value once no child in the scope of its job is live."""
         ...
 
     def takes_back(self, claim: Job) -> bool:
@@ -188,7 +188,7 @@ def _outcome_of_failed(end: RunEnd, time_limit: float, policy: RetryPolicy) -> O
 
 
 def _not_again(outcome: Outcome, scope: NurseryScope) -> Outcome:
-    """A failure by a child of its own block is not retried: the next attempt would find the same failure."""
+    """Make a failure by a child of its own block final: the next attempt would find the same failure."""
     if isinstance(outcome, Failed) and is_of_own_child(outcome.error, scope.id):
         return Discarded(outcome.error)
     return outcome
