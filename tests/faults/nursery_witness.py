@@ -172,7 +172,8 @@ class Witnessed:
         self.faults.append(what + "".join(seen))
 
     def live(self) -> Sequence[Any]:
-        return [one for one, status in self.status.items() if status in LIVE]
+        # As a list: the thread that follows the stream adds to them.
+        return [one for one, status in list(self.status.items()) if status in LIVE]
 
 
 @contextmanager

@@ -35,7 +35,13 @@ pytestmark = [pytest.mark.timeout(6000), pytest.mark.full]
 
 SECONDS: Final = 600 if THOROUGH else 120
 SECONDS_WITH_ELECTIONS: Final = 3600 if THOROUGH else 480
-AT_ONCE: Final = 12
+
+# In the full part, other tests run beside these on the same machine.
+AT_ONCE: Final = 12 if THOROUGH else 6
+PAUSE: Final = 0.0 if THOROUGH else 3.0
+"""Seconds after each kill, freeze or drain."""
+TREE_EVERY: Final = 0.0 if THOROUGH else 30.0
+"""Seconds from the begin of a tree to that of the next one, at least."""
 
 HEARTBEAT: Final = 1.0
 """Not so short that a busy machine takes all claims away, again and again: then no tree would end."""
@@ -65,6 +71,7 @@ class Fleet:
         self._stack = stack
         self._opened = 0
         self._under_way: set[ObjectId] = set()
+        self._next_tree_at = 0.0
         self._until_dead: dict[str, ExitStack] = {}
         self._monque = Monque(db, operation_timeout=30.0).sync
 
@@ -93,7 +100,8 @@ class Fleet:
         found = self._monque.enqueue_many([NewJob("order", one) for one in range(number, number + AT_ONCE)])
         self.numbers |= {job.id: job.data for job in found}
         self._under_way |= {job.id for job in found}
-        if not self.has_tree():
+        if not self.has_tree() and time.monotonic() >= self._next_tree_at:
+            self._next_tree_at = time.monotonic() + TREE_EVERY
             self.roots.append(self._monque.enqueue("root", [len(self.roots)]).id)
 
     def has_tree(self) -> bool:
@@ -123,9 +131,9 @@ class Fleet:
         """The oldest one, for longer than its lease. Afterwards it is the last in turn."""
         worker = self.workers.pop(0)
         with frozen(worker.pid):
-            end = time.monotonic() + LEASE + 1
+            until = time.monotonic() + LEASE + 1
             self.goes_on()
-            wait_until(lambda: time.monotonic() > end, "its lease is over")
+            _wait_past(until)
         self.workers.append(worker)
 
     def drain_one(self) -> None:
@@ -141,6 +149,7 @@ class Fleet:
         torment = random.choice((self.kill_one, self.kill_one, self.freeze_one, self.drain_one))
         self.done[torment.__name__] += 1
         torment()
+        _wait_past(time.monotonic() + PAUSE)
 
     def has_done_enough(self, until: float) -> bool:
         """The time is over, and one tree has followed another."""
@@ -187,6 +196,10 @@ def test_workflows_and_trees_end_as_they_should_through_elections(
             lose_primary(three_members, three_db.name, fleet.goes_on)
         fleet.ends()
     _judge(fleet, found, tmp_path)
+
+
+def _wait_past(until: float) -> None:
+    wait_until(lambda: time.monotonic() > until, "that time is over", pause=0.05)
 
 
 def _judge(fleet: Fleet, found: Witnessed, records: Path) -> None:
