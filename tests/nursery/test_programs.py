@@ -18,7 +18,7 @@ from trio_monque.client.monque import context_of
 from trio_monque.errors import JobStateError, NurseryLostError
 from trio_monque.jobs.nursery_scopes import PROGRAM
 from trio_monque.store.driver.types import Collection
-from trio_monque.store.jobs import inserting
+from trio_monque.store.jobs import inserting, leases, settling
 from trio_monque.testing import SchedulerOpener, advance, fail_next, now, quiesce
 
 
@@ -142,6 +142,41 @@ async def test_program_that_renews_its_job_again_is_not_given_up(
         async with open_job_nursery(monque) as nursery:
             child = await nursery.start("child", 1000)
     assert child.result == 1000
+
+
+async def test_program_whose_renewal_arrives_just_before_it_is_given_up_goes_on(
+    open_test_scheduler: SchedulerOpener,
+    monque: Monque,
+    jobs: Collection,
+    autojump_clock: MockClock,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """N24: its job is given up only as it was observed. Here it is found dead, and renewed before that is written."""
+    on_its_way: list[Any] = []
+    arrived_at: list[datetime] = []
+    renew, settle = leases.renew, settling.settle
+
+    def renew_late(*sent: Any) -> leases.Renewed:
+        if arrived_at or sent[1][0].name != PROGRAM:
+            return renew(*sent)
+        on_its_way.append(sent)
+        return leases.Renewed()
+
+    def settle_after_it(*sent: Any) -> Any:
+        if on_its_way and not arrived_at:
+            arrived_at.append(now())
+            renew(*on_its_way[-1])
+        return settle(*sent)
+
+    monkeypatch.setattr(leases, "renew", renew_late)
+    monkeypatch.setattr(settling, "settle", settle_after_it)
+    async with open_test_scheduler(Flow(nothing).workers):
+        began = now()
+        async with open_job_nursery(monque) as nursery:
+            child = await nursery.start("child", 1000)
+    assert child.result == 1000
+    assert arrived_at[0] - began < timedelta(seconds=200), "it was found dead long before its child had ended"
+    assert jobs.count_documents({"name": PROGRAM}) == 0
 
 
 async def test_program_that_is_cancelled_while_it_opens_its_nursery_leaves_nothing(
