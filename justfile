@@ -19,11 +19,11 @@ full *arguments:
     MONQUE_TEST_FULL=1 python -m pytest -m "full or larger_in_full" {{arguments}}
 
 # What is too slow to run always: a thousand random lives of jobs and as many schedules, every guard out, all of the
-# protocol, all games of the nurseries, each way to lose a primary thrice, what the judge must find where majorities or
+# protocol, all games of the nurseries, an hour of kills and elections under workflows and trees of jobs, each way to lose a primary thrice, what the judge must find where majorities or
 # dates are wrong, and more random examples of what is compared with a plain oracle, a month of long runs, a value of
 # every BSON type in each field, and wall clocks that step for minutes.
 thorough: full
-    MONQUE_TEST_THOROUGH=1 python -m pytest tests/model tests/protocol tests/faults/test_seeded_schedules.py tests/faults/test_elections.py tests/faults/test_clocks_under_load.py tests/faults/test_frozen_server.py tests/faults/test_claims_through_elections.py tests/store/test_claim_cost.py tests/store/test_document_settling_statements.py tests/store/test_settling_statements.py tests/store/test_decoding.py tests/client/test_pages.py tests/client/test_bulk.py tests/scheduler/claiming/test_stale_windows.py tests/scheduler/broken/test_malformed_documents.py tests/scheduler/broken/test_malformed_instances.py tests/claims/test_malformed_locks.py tests/faults/test_stepped_clocks.py tests/testing/test_a_month.py
+    MONQUE_TEST_THOROUGH=1 python -m pytest tests/model tests/protocol tests/faults/test_seeded_schedules.py tests/faults/test_elections.py tests/faults/test_clocks_under_load.py tests/faults/test_frozen_server.py tests/faults/test_claims_through_elections.py tests/store/test_claim_cost.py tests/store/test_document_settling_statements.py tests/store/test_settling_statements.py tests/store/test_decoding.py tests/client/test_pages.py tests/client/test_bulk.py tests/scheduler/claiming/test_stale_windows.py tests/scheduler/broken/test_malformed_documents.py tests/scheduler/broken/test_malformed_instances.py tests/claims/test_malformed_locks.py tests/faults/test_stepped_clocks.py tests/faults/test_nurseries_under_load.py tests/testing/test_a_month.py
 
 # Kills, freezes and a broken network, on a real server; MONQUE_TEST_SEED draws other faults.
 faults *arguments:

@@ -27,8 +27,8 @@ CHANGES_A_SECOND: Final = 10_000
 SHOWN: Final = ("/", "/jobs", "/jobs?status=failed", f"/jobs?name={COMMON}")
 """Pages that viewers look at, in turn."""
 
-LEAST_BETWEEN: Final = 1.0
-"""As `static/monque.js`: seconds between two looks of a viewer, and ten times what the last one took."""
+LEAST_BETWEEN, MOST_BETWEEN: Final = 1.0, 10.0
+"""As `static/monque.js`: seconds between two looks of a viewer; ten times what the last one took."""
 
 SETTLED: Final = 3.0
 CHANGES_SEEN: Final = 10
@@ -86,7 +86,7 @@ class Viewer:
             if self._reads:
                 took = timed(self._read)
                 self.looks.append(took)
-                time.sleep(max(LEAST_BETWEEN, 10 * took / 1000))
+                time.sleep(max(LEAST_BETWEEN, min(MOST_BETWEEN, 10 * took / 1000)))
 
     def _read(self) -> None:
         self.page = self._browser.get(self._path)

@@ -16,7 +16,7 @@ from hypothesis import settings
 from pymongo import MongoClient
 
 from tests.support.bytecode import import_in_an_order_of_its_own, keep_bytecode
-from tests.support.ci_timeouts import is_ci, lengthen
+from tests.support.ci_timeouts import is_ci, lengthen, timeout_of
 from tests.support.haste import hasten
 from tests.support.run_record import record_if_asked
 from tests.support.standstills import Witness, witnessed
@@ -64,14 +64,15 @@ def _keep_servers_off_the_disk() -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what is marked as `full` or `thorough` unless the environment asks for it, and put long tests first.
 
-    Those are the ones that have a timeout of their own. At the end, all other processes would wait for them.
+    Those are the ones that have a timeout of their own, the longest first. At the end, all other processes would wait
+    for them.
     """
     unwanted = [name for name, is_wanted in (("full", FULL), ("thorough", THOROUGH)) if not is_wanted]
     left_out = {item for item in items if any(item.get_closest_marker(name) for name in unwanted)}
     if left_out:
         config.hook.pytest_deselected(items=list(left_out))
         items[:] = [item for item in items if item not in left_out]
-    items.sort(key=lambda item: item.get_closest_marker("timeout") is None)
+    items.sort(key=timeout_of, reverse=True)
     if is_ci():
         lengthen(config, items)
 

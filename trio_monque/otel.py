@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any, Final, TypeVar
 
-from .client.nursery_block import ChildrenOfBlock
+from .client.children_of_block import ChildrenOfBlock
 from .client.opening_nurseries import BLOCK_TRACE
 from .interruptions import is_interruption
 from .jobs.meta import LARGEST_META, MOST_ENTRIES, size_of

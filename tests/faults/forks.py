@@ -22,7 +22,8 @@ import pytest
 from .stacks import show_tasks_on_signal
 
 REPOSITORY: Final = Path(__file__).parents[2]
-MODULES: Final = tuple(f"tests.faults.{name}" for name in ("worker", "mixed_worker", "claims_worker", "clocked_worker"))
+_WORKERS: Final = ("worker", "mixed_worker", "claims_worker", "clocked_worker", "nursery_worker")
+MODULES: Final = tuple(f"tests.faults.{name}" for name in _WORKERS)
 
 _FORKS: Final = multiprocessing.get_context("forkserver")
 

@@ -1,7 +1,7 @@
-"""A process whose handlers are workflows of job nurseries, to be killed, frozen and drained. Started by `processes.py`.
+"""A process whose handlers are workflows and trees of job nurseries, to be killed, frozen and drained.
 
-It runs on trio or on asyncio, as its order says. Its handlers write down what they do, by themselves: each start of a
-step, and what a workflow went on with. `nursery_judge.py` reads it.
+Started by `processes.py`. It runs on trio or on asyncio, as its order says. Its handlers write down what they do, by
+themselves: each start of a step, and what a workflow went on with. `nursery_judge.py` reads it.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from trio_monque import Discard, JobNurseryError, RunningJob, Workers, open_job_
 from trio_monque.events import JobCompleted
 
 from .records import Recorder
+from .trees import Trees
 
 PICKED: Final = 3
 
@@ -101,6 +102,8 @@ async def run(order: dict[str, Any]) -> None:
     options.pop("loop")
     client: MongoClient[Any] = MongoClient(order["uri"], tz_aware=True)
     db = client[order["database"]]
+    workers = Workflows(db, recorder).workers
+    Trees(db, recorder, workers)
 
     def completed(event: JobCompleted) -> None:
         recorder.write("reported completed", str(event.job.id), event.job.attempts)
@@ -108,7 +111,7 @@ async def run(order: dict[str, Any]) -> None:
     async def work(*, task_status: Any) -> None:
         await run_until_signalled(
             db,
-            Workflows(db, recorder).workers,
+            workers,
             listeners={JobCompleted: completed},
             instance_id=order["name"],
             task_status=task_status,

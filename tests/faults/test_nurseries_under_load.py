@@ -1,11 +1,17 @@
-"""Workflows of job nurseries through kills, freezes, drains and elections: each ends as its number says, and once."""
+"""Workflows and trees of job nurseries through kills, freezes, drains and elections: each ends as it should, once.
+
+Two kinds of jobs in one fleet: orders, of two levels, and trees of three levels and a thousand jobs each. A tree
+follows another until the time is over.
+"""
 
 from __future__ import annotations
 
 import signal
 import time
 from collections import Counter
+from collections.abc import Callable
 from contextlib import ExitStack
+from itertools import cycle
 from pathlib import Path
 from random import Random
 from typing import Final
@@ -18,17 +24,36 @@ from trio_monque import Monque, NewJob
 from trio_monque.store.driver.types import Database, ObjectId
 
 from .members import ReplicaSet
-from .nursery_judge import Witnessed, judge, witnessed
+from .nursery_judge import judge
+from .nursery_witness import LIVE, Witnessed, witnessed
 from .processes import OwnServer, WorkerProcess, frozen, worker_process
-from .scenario import LEASE, OPTIONS, SEED
-from .torments import cut_off, freeze, kill, step_down
+from .scenario import OPTIONS, SEED
+from .torments import IN_TURN
 
-pytestmark = [pytest.mark.timeout(5400), pytest.mark.full]
+# The longest timeout of all tests: it begins first, as it takes ten minutes, and an hour where all is tried.
+pytestmark = [pytest.mark.timeout(6000), pytest.mark.full]
 
-SECONDS: Final = 3600 if THOROUGH else 90
-AT_ONCE: Final = 12
+SECONDS: Final = 600 if THOROUGH else 120
+SECONDS_WITH_ELECTIONS: Final = 3600 if THOROUGH else 480
 
-PATIENT: Final = {**OPTIONS, "max_rescues": 1000, "operation_timeout": 3.0, "shutdown_timeout": 0.5}
+# In the full part, other tests run beside these on the same machine.
+AT_ONCE: Final = 12 if THOROUGH else 6
+PAUSE: Final = 0.0 if THOROUGH else 3.0
+"""Seconds after each kill, freeze or drain."""
+TREE_EVERY: Final = 0.0 if THOROUGH else 30.0
+"""Seconds from the begin of a tree to that of the next one, at least."""
+
+HEARTBEAT: Final = 1.0
+"""Not so short that a busy machine takes all claims away, again and again: then no tree would end."""
+LEASE: Final = 3 * HEARTBEAT
+
+PATIENT: Final = {
+    **OPTIONS,
+    "heartbeat_interval": HEARTBEAT,
+    "max_rescues": 1000,
+    "operation_timeout": 3.0,
+    "shutdown_timeout": 0.5,
+}
 
 
 class Fleet:
@@ -37,6 +62,7 @@ class Fleet:
     def __init__(self, db: Database, uri: str, folder: Path, found: Witnessed, stack: ExitStack) -> None:
         self.db = db
         self.numbers: dict[ObjectId, int] = {}
+        self.roots: list[ObjectId] = []
         self.workers: list[WorkerProcess] = []
         self.done: Counter[str] = Counter()
         self._uri = uri
@@ -44,13 +70,17 @@ class Fleet:
         self._found = found
         self._stack = stack
         self._opened = 0
+        self._under_way: set[ObjectId] = set()
+        self._next_tree_at = 0.0
+        self._until_dead: dict[str, ExitStack] = {}
         self._monque = Monque(db, operation_timeout=30.0).sync
 
     def open_one(self) -> None:
         name = f"flow-{self._opened}"
         loop = "asyncio" if self._opened % 2 else "trio"
         self._opened += 1
-        worker = self._stack.enter_context(
+        until_dead = self._stack.enter_context(ExitStack())
+        worker = until_dead.enter_context(
             worker_process(
                 name,
                 self._uri,
@@ -63,70 +93,115 @@ class Fleet:
         )
         worker.open()
         self.workers.append(worker)
+        self._until_dead[worker.name] = until_dead
 
     def enqueue(self) -> None:
         number = len(self.numbers)
         found = self._monque.enqueue_many([NewJob("order", one) for one in range(number, number + AT_ONCE)])
         self.numbers |= {job.id: job.data for job in found}
+        self._under_way |= {job.id for job in found}
+        if not self.has_tree() and time.monotonic() >= self._next_tree_at:
+            self._next_tree_at = time.monotonic() + TREE_EVERY
+            self.roots.append(self._monque.enqueue("root", [len(self.roots)]).id)
+
+    def has_tree(self) -> bool:
+        """Whether one grows."""
+        return bool(self.roots) and self._found.status.get(self.roots[-1], "pending") in LIVE
 
     def completed(self) -> int:
-        return sum(self._found.completions[one] > 0 for one in self.numbers)
+        self._under_way = {one for one in self._under_way if not self._found.completions[one]}
+        return len(self.numbers) - len(self._under_way)
 
     def goes_on(self) -> None:
         """Enqueue further workflows, and return when some of them have ended."""
         before = self.completed()
         self.enqueue()
-        wait_until(lambda: self.completed() >= before + AT_ONCE // 3, "workflows end", seconds=90)
+        self._wait(lambda: self.completed() >= before + AT_ONCE // 3, "workflows end", seconds=90)
+
+    def _wait(self, condition: Callable[[], bool], what: str, seconds: float) -> None:
+        wait_until(lambda: self._found.faults or condition(), what, seconds=seconds, pause=0.05)
+        assert not self._found.faults, "\n".join(self._found.faults)
 
     def kill_one(self) -> None:
-        self.workers.pop(0).process.send_signal(signal.SIGKILL)
-        self.open_one()
+        worker = self.workers.pop(0)
+        worker.process.send_signal(signal.SIGKILL)
+        self._replace(worker)
 
     def freeze_one(self) -> None:
-        with frozen(self.workers[0].pid):
-            end = time.monotonic() + LEASE + 1
+        """The oldest one, for longer than its lease. Afterwards it is the last in turn."""
+        worker = self.workers.pop(0)
+        with frozen(worker.pid):
+            until = time.monotonic() + LEASE + 1
             self.goes_on()
-            wait_until(lambda: time.monotonic() > end, "its lease is over")
+            _wait_past(until)
+        self.workers.append(worker)
 
     def drain_one(self) -> None:
-        self.workers.pop(0).end()
+        worker = self.workers.pop(0)
+        worker.end()
+        self._replace(worker)
+
+    def _replace(self, worker: WorkerProcess) -> None:
+        self._until_dead.pop(worker.name).close()
         self.open_one()
 
+    def torment_one(self, random: Random) -> None:
+        torment = random.choice((self.kill_one, self.kill_one, self.freeze_one, self.drain_one))
+        self.done[torment.__name__] += 1
+        torment()
+        _wait_past(time.monotonic() + PAUSE)
+
+    def has_done_enough(self, until: float) -> bool:
+        """The time is over, and one tree has followed another."""
+        return time.monotonic() > until and len(self.roots) > 1
+
     def ends(self) -> None:
-        wait_until(lambda: self.completed() == len(self.numbers), "all workflows end", seconds=240)
-        wait_until(lambda: not self._found.live(), "nothing lives", seconds=60)
+        self._wait(lambda: self.completed() == len(self.numbers), "all workflows end", seconds=240)
+        self._wait(lambda: not self.has_tree(), "the tree ends", seconds=240)
+        self._wait(lambda: not self._found.live(), "nothing lives", seconds=60)
         for worker in self.workers:
             worker.end()
 
 
-def test_workflows_end_as_they_should_through_kills_freezes_and_drains(
+def test_workflows_and_trees_end_as_they_should_through_kills_freezes_and_drains(
     own_server: OwnServer, own_db: Database, tmp_path: Path
 ) -> None:
-    random, began = Random(SEED), time.monotonic()
+    random, until = Random(SEED), time.monotonic() + SECONDS
     with witnessed(own_server.uri, own_db.name) as found, ExitStack() as stack:
         fleet = Fleet(own_db, own_server.uri, tmp_path, found, stack)
         for _ in range(3):
             fleet.open_one()
-        while time.monotonic() < began + SECONDS:
+        while not fleet.has_done_enough(until):
             fleet.goes_on()
-            torment = random.choice((fleet.kill_one, fleet.kill_one, fleet.freeze_one, fleet.drain_one))
-            fleet.done[torment.__name__] += 1
-            torment()
+            fleet.torment_one(random)
         fleet.ends()
-    print(dict(fleet.done), dict(judge(own_db, found, fleet.numbers, tmp_path)))  # noqa: T201  # pytest -rP shows it.
+    _judge(fleet, found, tmp_path)
 
 
-def test_workflows_end_as_they_should_through_elections(
+def test_workflows_and_trees_end_as_they_should_through_elections(
     three_members: ReplicaSet, three_db: Database, tmp_path: Path
 ) -> None:
-    uri = three_members.uri
+    random, until = Random(SEED), time.monotonic() + SECONDS_WITH_ELECTIONS
+    uri, losses = three_members.uri, cycle(IN_TURN)
     with witnessed(uri, three_db.name) as found, ExitStack() as stack:
         fleet = Fleet(three_db, uri, tmp_path, found, stack)
         for _ in range(3):
             fleet.open_one()
-        for torment in (step_down, kill, freeze, cut_off):
-            fleet.goes_on()
-            torment(three_members, three_db.name, fleet.goes_on)
-            fleet.kill_one()
+        while not fleet.has_done_enough(until):
+            for _ in range(random.randrange(1, 4)):
+                fleet.goes_on()
+                fleet.torment_one(random)
+            lose_primary = next(losses)
+            fleet.done[f"{lose_primary.__name__} of the primary"] += 1
+            lose_primary(three_members, three_db.name, fleet.goes_on)
         fleet.ends()
-    print(dict(judge(three_db, found, fleet.numbers, tmp_path)))  # noqa: T201  # pytest -rP shows it.
+    _judge(fleet, found, tmp_path)
+
+
+def _wait_past(until: float) -> None:
+    wait_until(lambda: time.monotonic() > until, "that time is over", pause=0.05)
+
+
+def _judge(fleet: Fleet, found: Witnessed, records: Path) -> None:
+    seen = judge(fleet.db, found, fleet.numbers, len(fleet.roots), records)
+    print(dict(fleet.done), dict(seen))  # noqa: T201  # pytest -rP shows it.

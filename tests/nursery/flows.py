@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import Any
 
 import trio
+from bson import ObjectId
 
-from trio_monque import Discard, Job, RunningJob, Workers
+from trio_monque import Discard, Job, RunningJob, Workers, open_job_nursery
 from trio_monque.store.driver.types import Collection
+from trio_monque.testing import SchedulerOpener, crash, quiesce
 
 AT = datetime(2026, 3, 4, 5, tzinfo=UTC)
 
@@ -61,6 +64,54 @@ class Flow:
         if job.data == "fail":
             raise Discard("it was told to")
         return job.data
+
+
+async def run_parent(open_test_scheduler: SchedulerOpener, flow: Flow, **options: Any) -> Job[Any]:
+    """Run the parent to its end in a scheduler of its own, which has these options."""
+    async with open_test_scheduler(flow.workers, **options) as scheduler:
+        return await scheduler.wait_job(await scheduler.enqueue("parent"))
+
+
+@asynccontextmanager
+async def killed_and_run_again(
+    open_test_scheduler: SchedulerOpener, flow: Flow, *, at: float = 10
+) -> AsyncIterator[Job[Any]]:
+    """Kill the first run of the parent after `at` seconds. Yield the parent as its next run has ended it.
+
+    The scheduler of that run is open until the block is left.
+    """
+    async with open_test_scheduler(flow.workers) as killed:
+        parent = await killed.enqueue("parent")
+        await trio.sleep(at)
+        await quiesce()
+        await crash(killed)
+        async with open_test_scheduler(flow.workers) as scheduler:
+            yield await scheduler.wait_job(parent)
+
+
+async def report(job: RunningJob[Any]) -> Any:
+    """Run a child `report` in a block of its own."""
+    async with open_job_nursery(job) as nursery:
+        return await nursery.run("child", "report")
+
+
+async def nothing(job: RunningJob[Any]) -> None: ...
+
+
+def stored(jobs: Collection, status: str, name: str = "child", **fields: Any) -> ObjectId:
+    """Insert a document of a job as it is given; return its id."""
+    document = {
+        "_id": ObjectId(),
+        "name": name,
+        "status": status,
+        "data": None,
+        "nextRunAt": AT,
+        "failCount": 0,
+        "createdAt": AT,
+        "updatedAt": AT,
+        **fields,
+    }
+    return ObjectId(jobs.insert_one(document).inserted_id)
 
 
 def statuses(jobs: Collection, name: str = "child") -> Counter[str]:

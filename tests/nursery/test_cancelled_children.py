@@ -1,4 +1,4 @@
-"""What a cancelled child means: an older run, a newer one, a sweep or an operator has cancelled it."""
+"""What a run does with a cancelled child: an older run, a newer one, a sweeper or an operator has cancelled it."""
 
 from __future__ import annotations
 
@@ -9,15 +9,14 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from tests.nursery.flows import Flow, only, statuses
-from tests.support.node_peer import NodePeer
+from tests.nursery.flows import Flow, only, run_parent, statuses
 from trio_monque import CancelReason, JobCancelledError, JobNurseryError, RunningJob, open_job_nursery
 from trio_monque.store.driver.types import Collection
 from trio_monque.testing import SchedulerOpener, advance, crash, now, quiesce
 
 
 def cancelled_by(jobs: Collection, epoch: int, data: Any = "late") -> None:
-    """As the pass of that run, or of a sweep after it, does."""
+    """Cancel a child as a block of that run does, or a sweeper after it."""
     wanted = {"name": "child", "data": data, "status": "pending"}
     assert jobs.update_one(wanted, {"$set": {"status": "cancelled", "scopeCancel": epoch}}).modified_count == 1
 
@@ -57,15 +56,14 @@ async def test_child_that_was_cancelled_before_it_was_due_keeps_its_date_when_it
                 raise OSError
 
     began = trio.current_time()
-    async with open_test_scheduler(Flow(body, backoff=10).workers) as scheduler:
-        await scheduler.wait_job(await scheduler.enqueue("parent"))
+    await run_parent(open_test_scheduler, Flow(body, backoff=10))
     assert trio.current_time() - began == pytest.approx(500, abs=1)
 
 
 async def test_child_that_runs_again_has_no_limit_for_its_start_any_more(
     open_test_scheduler: SchedulerOpener, jobs: Collection, autojump_clock: MockClock
 ) -> None:
-    """N14: as after a retry by hand. Its first start was in time, and the next attempt of its parent may be late."""
+    """N14: as after a retry by hand. The first start was in time, and the next attempt of the parent may come late."""
 
     async def body(job: RunningJob[Any]) -> Any:
         async with open_job_nursery(job) as nursery:
@@ -74,8 +72,7 @@ async def test_child_that_runs_again_has_no_limit_for_its_start_any_more(
                 raise OSError
         return child.result
 
-    async with open_test_scheduler(Flow(body, backoff=1000).workers) as scheduler:
-        assert (await scheduler.wait_job(await scheduler.enqueue("parent"))).result == "late"
+    assert (await run_parent(open_test_scheduler, Flow(body, backoff=1000))).result == "late"
 
 
 @pytest.mark.parametrize("epoch", ["its own: a sweep found that its job had ended", "a newer one"])
@@ -83,7 +80,7 @@ async def test_child_that_runs_again_has_no_limit_for_its_start_any_more(
 async def test_run_whose_child_a_newer_run_or_a_sweep_has_cancelled_ends_as_one_that_lost_its_claim(
     open_test_scheduler: SchedulerOpener, jobs: Collection, autojump_clock: MockClock, fail: Any, epoch: str
 ) -> None:
-    """N14: it takes that for no failure, and its handler does not go on."""
+    """N14: the run does not take that for a failure, and its handler does not go on."""
     ends: list[Any] = []
 
     async def body(job: RunningJob[Any]) -> None:
@@ -115,7 +112,7 @@ async def test_run_whose_child_a_newer_run_or_a_sweep_has_cancelled_ends_as_one_
 async def test_operator_and_start_by_are_obeyed_also_where_an_earlier_run_had_cancelled_the_child(
     open_test_scheduler: SchedulerOpener, jobs: Collection, autojump_clock: MockClock, how: str
 ) -> None:
-    """N18: Monque for Node takes a child back that was asked to end, and what the pass wrote stays in it."""
+    """N18: Monque for Node recovers a child that was asked to end, and leaves the fields of that request in it."""
     asked_to_end: list[Any] = []
 
     async def body(job: RunningJob[Any]) -> str:
@@ -171,68 +168,3 @@ async def test_bulk_cancellation_of_such_children_is_obeyed(
         assert (await scheduler.cancel_jobs(name="child")).count == 1
         with trio.fail_after(1000):
             assert (await scheduler.wait_job(parent)).result == "obeyed"
-
-
-async def test_block_is_cancelled_until_nothing_lives_also_what_node_gives_back(
-    open_test_scheduler: SchedulerOpener, jobs: Collection, autojump_clock: MockClock
-) -> None:
-    """N9: Node takes no notice of a request, and its job may be pending once more after a pass."""
-    caught: list[BaseException] = []
-    node = NodePeer(jobs)
-
-    async def body(job: RunningJob[Any]) -> None:
-        try:
-            async with open_job_nursery(job) as nursery:
-                await nursery.map("theirs", [1, 2])
-                assert node.claim("theirs", now())
-                raise KeyError
-        except ExceptionGroup as error:
-            caught.append(error)
-            assert jobs.count_documents({"name": "theirs", "status": "cancelled"}) == 2
-
-    async with open_test_scheduler(Flow(body).workers, lock_timeout=None) as scheduler:
-        parent = await scheduler.enqueue("parent")
-        await trio.sleep(60)
-        await quiesce()
-        assert caught == []
-        (theirs,) = jobs.find({"name": "theirs", "status": "processing"})
-        assert theirs["cancelRequestedAt"]
-        assert node.release(theirs["_id"])
-        with trio.fail_after(60):
-            await scheduler.wait_job(parent)
-    assert len(caught) == 1
-
-
-async def test_new_try_takes_over_what_still_lives_of_the_former_one(
-    open_test_scheduler: SchedulerOpener, jobs: Collection, autojump_clock: MockClock
-) -> None:
-    """N15: its failure is one of this try then. Otherwise it would be run again for ever."""
-    node = NodePeer(jobs)
-
-    async def body(job: RunningJob[Any]) -> str:
-        try:
-            async with open_job_nursery(job) as nursery:
-                await nursery.start("theirs", 1)
-                if job.attempt == 1:
-                    assert node.claim("theirs", now())
-        except JobNurseryError as failed:
-            return str(failed.jobs[0].fail_reason)
-        return "not failed"
-
-    async with open_test_scheduler(Flow(body).workers, lock_timeout=None) as scheduler:
-        parent = await scheduler.enqueue("parent")
-        await trio.sleep(10)
-        await scheduler.cancel_job(parent.id)
-        await trio.sleep(60)  # Node goes on, and the clean-up is bounded.
-        await quiesce()
-        assert only(jobs)["status"] == "cancelled"
-        await scheduler.retry_job(parent.id)
-        await trio.sleep(10)
-        await quiesce()
-        theirs = only(jobs, "theirs")
-        assert (theirs["status"], theirs["scopeRun"]) == ("processing", 2)
-        failed = {"$set": {"status": "failed", "failReason": "no"}, "$unset": {"claimedBy": "", "lockedAt": ""}}
-        jobs.update_one({"name": "theirs", "claimedBy": node.instance}, failed)
-        await scheduler.enqueue("child", "its end lets the nursery look")
-        with trio.fail_after(60):
-            assert (await scheduler.wait_job(parent)).result == "no"

@@ -1,4 +1,4 @@
-"""Retention and children: a parent that has its scope needs them, whatever became of it."""
+"""Retention and children: a parent that still has its scope needs its children, whether it has ended or not."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ async def test_thousands_of_spared_children_do_not_stop_retention_behind_them(
     autojump_clock: MockClock,
     keep_last: int | None,
 ) -> None:
-    """N23: also if they ended in the same millisecond, and what is behind them did, too."""
+    """N23: also if they, and the jobs behind them, have ended in the same millisecond."""
     context_of(monque).ensure_indexes(indexes.SCOPES)
     scope = ObjectId()
     common = {"data": None, "nextRunAt": AT, "failCount": 0, "createdAt": AT}
@@ -107,7 +107,7 @@ async def test_thousands_of_spared_children_do_not_stop_retention_behind_them(
 
 
 def test_child_is_kept_as_long_as_it_is_not_known_that_there_are_children(monque: Monque, jobs: Collection) -> None:
-    """N23: an instance that has not looked at the indexes so far deletes none."""
+    """N23: an instance that has not read the indexes yet does not delete children."""
     common = {"name": "child", "data": None, "nextRunAt": AT, "failCount": 0, "createdAt": AT, "updatedAt": AT}
     both = [{**common, "_id": ObjectId(), "status": "completed"} for _ in range(2)]
     both[0].update(scope=ObjectId(), parent=ObjectId(), block="0")

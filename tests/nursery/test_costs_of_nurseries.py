@@ -1,4 +1,4 @@
-"""What job nurseries cost: nothing where none is open, and not more than plain jobs where one is."""
+"""The costs of job nurseries: jobs without them pay nothing, and children cost as much as plain jobs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CLAIM = "status claimedBy lockedAt claimToken lastHeartbeat heartbeatInterval re
 CLAIMED = "claimedBy lockedAt claimToken lastHeartbeat heartbeatInterval renewedAt cancelRequestedAt"
 
 STATEMENTS = {
-    # What is asked for, set, removed and added, in the order in which it is sent.
+    # The fields in the condition, and those that are set, removed and added, in the order of sending.
     "insert": ("", "_id name status nextRunAt failCount createdAt updatedAt data", "", ""),
     "schedule": (
         "name uniqueKey status",
@@ -100,7 +100,7 @@ def recorded(mongod: EmbeddedServer, name: str) -> Iterator[tuple[Database, Reco
 
 
 def written(recorder: Recorder) -> Iterator[tuple[str, str, str, str]]:
-    """The fields of each write to the jobs."""
+    """Yield the fields of each write to the jobs."""
     for name, command in recorder.commands:
         if command.get(name) != "monque_jobs":
             continue
@@ -152,7 +152,7 @@ async def test_jobs_without_nurseries_send_and_store_what_they_did_before_there_
     assert set(written(recorder)) == set(STATEMENTS.values())
     ended = [(one["status"], " ".join(one)) for one in jobs.find({"data": {"$in": ["at once", "fails", "long"]}})]
     assert {(status, fields) for status, fields in ended if status != "pending"} >= set(STORED.items())
-    # Of reads, too: nothing names a field of a nursery.
+    # Reads, too, do not name a field of a nursery.
     named = repr(recorder.commands)
     for attribute, field in FIELD.items():
         if attribute.startswith(("nursery.", "child.")) and field not in ("scope", "parent", "block", "steps"):
@@ -191,7 +191,7 @@ async def test_parent_is_constant_and_two_statements_cancel_all_of_its_children(
 async def test_ten_thousand_children_cost_as_many_commands_as_plain_jobs(
     mongod: EmbeddedServer, monque_db: Database, jobs: Collection
 ) -> None:
-    """In real time. A claim takes as many as there are slots, so a busy machine needs hardly more."""
+    """In real time. A claim takes as many children as there are slots, so a busy machine needs hardly more commands."""
 
     async def body(job: RunningJob[Any]) -> int:
         async with open_job_nursery(job) as nursery:

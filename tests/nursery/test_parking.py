@@ -1,4 +1,4 @@
-"""A run that waits for its children has no slot, and survives what a waiting workflow meets."""
+"""A run that waits for its children does not occupy a slot, and survives deployments, deaths and time limits."""
 
 from __future__ import annotations
 
@@ -179,10 +179,10 @@ async def test_more_waiting_runs_than_allowed_are_put_back_uncounted(
     assert caplog.text.count("as max_parked allows") == 1
 
 
-async def test_suspect_that_has_come_to_its_wait_holds_up_no_other_one(
+async def test_suspect_that_has_reached_its_wait_does_not_hold_up_others(
     open_test_scheduler: SchedulerOpener, jobs: Collection, autojump_clock: MockClock
 ) -> None:
-    """N20: it has not killed the process, also when its wait is over. Otherwise one suspect runs at a time."""
+    """N20: it has reached its wait without killing the process. Otherwise only one suspect runs at a time."""
     ends: list[float] = []
 
     async def body(job: RunningJob[Any]) -> None:

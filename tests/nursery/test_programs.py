@@ -1,4 +1,4 @@
-"""A program's nursery: its job stands for it, and the fleet ends its children when it dies."""
+"""Nurseries of programs: a job stands for the program, and the fleet ends the children if the program dies."""
 
 from __future__ import annotations
 
@@ -11,18 +11,15 @@ import trio
 from pymongo.errors import AutoReconnect
 from trio.testing import MockClock
 
-from tests.nursery.flows import Flow, live, only, statuses
+from tests.nursery.flows import Flow, live, nothing, only, statuses
 from tests.support.rescues import LEASE
-from trio_monque import JobCancelledError, JobNurseryError, Monque, RunningJob, open_job_nursery
+from trio_monque import JobCancelledError, JobNurseryError, Monque, open_job_nursery
 from trio_monque.client.monque import context_of
 from trio_monque.errors import JobStateError, NurseryLostError
 from trio_monque.jobs.nursery_scopes import PROGRAM
 from trio_monque.store.driver.types import Collection
-from trio_monque.store.jobs import inserting
+from trio_monque.store.jobs import inserting, leases, settling
 from trio_monque.testing import SchedulerOpener, advance, fail_next, now, quiesce
-
-
-async def nothing(job: RunningJob[Any]) -> None: ...
 
 
 async def test_program_gets_results_and_leaves_no_job(
@@ -71,7 +68,7 @@ async def test_children_of_a_program_that_died_are_ended_and_it_leaves_a_trace(
     open_test_scheduler: SchedulerOpener, monque: Monque, jobs: Collection, autojump_clock: MockClock
 ) -> None:
     async with open_test_scheduler(Flow(nothing).workers) as scheduler:
-        # As a program that is dead or cut off: its claim is neither renewed nor given back.
+        # As if the program had died or were cut off: it neither renews nor releases its claim.
         cut_off = "^(renew claims|end the nursery of the program)$"
         with fail_next(monque, AutoReconnect("cut off"), command=cut_off, times=None), pytest.raises(NurseryLostError):
             async with open_job_nursery(monque) as nursery:
@@ -112,7 +109,7 @@ async def test_operator_ends_a_program(
 async def test_program_whose_job_was_taken_from_it_does_not_return_normally(
     open_test_scheduler: SchedulerOpener, monque: Monque, jobs: Collection, autojump_clock: MockClock, how: str
 ) -> None:
-    """Its children may have been ended: what it holds is not all that there was to be."""
+    """The fleet may have ended its children, so its results may be incomplete."""
     status = "failed" if how == "given up" else "pending"
     unset = {"claimedBy": "", "lockedAt": "", "claimToken": ""}
     async with open_test_scheduler(Flow(nothing).workers):
@@ -123,10 +120,10 @@ async def test_program_whose_job_was_taken_from_it_does_not_return_normally(
     assert jobs.count_documents({"name": PROGRAM}) == (1 if how == "given up" else 0)
 
 
-async def test_bulk_retry_leaves_what_stood_for_a_program(
+async def test_bulk_retry_leaves_a_job_that_stood_for_a_program(
     open_test_scheduler: SchedulerOpener, monque: Monque, jobs: Collection, autojump_clock: MockClock
 ) -> None:
-    """N24: nothing could run it."""
+    """N24: no worker could run it."""
     async with open_test_scheduler(Flow(nothing).workers) as scheduler:
         with pytest.raises(NurseryLostError):
             async with open_job_nursery(monque):
@@ -140,11 +137,46 @@ async def test_bulk_retry_leaves_what_stood_for_a_program(
 async def test_program_that_renews_its_job_again_is_not_given_up(
     open_test_scheduler: SchedulerOpener, monque: Monque, jobs: Collection, autojump_clock: MockClock
 ) -> None:
-    """N24: it is given up only as it was observed; here it lives for many leases."""
+    """N24: an instance gives it up only if it is still as it was observed; here it lives for many leases."""
     async with open_test_scheduler(Flow(nothing).workers):
         async with open_job_nursery(monque) as nursery:
             child = await nursery.start("child", 1000)
     assert child.result == 1000
+
+
+async def test_program_whose_renewal_arrives_just_before_it_is_given_up_goes_on(
+    open_test_scheduler: SchedulerOpener,
+    monque: Monque,
+    jobs: Collection,
+    autojump_clock: MockClock,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """N24: its job is given up only as it was observed. Here it is found dead, and renewed before that is written."""
+    on_its_way: list[Any] = []
+    arrived_at: list[datetime] = []
+    renew, settle = leases.renew, settling.settle
+
+    def renew_late(*sent: Any) -> leases.Renewed:
+        if arrived_at or sent[1][0].name != PROGRAM:
+            return renew(*sent)
+        on_its_way.append(sent)
+        return leases.Renewed()
+
+    def settle_after_it(*sent: Any) -> Any:
+        if on_its_way and not arrived_at:
+            arrived_at.append(now())
+            renew(*on_its_way[-1])
+        return settle(*sent)
+
+    monkeypatch.setattr(leases, "renew", renew_late)
+    monkeypatch.setattr(settling, "settle", settle_after_it)
+    async with open_test_scheduler(Flow(nothing).workers):
+        began = now()
+        async with open_job_nursery(monque) as nursery:
+            child = await nursery.start("child", 1000)
+    assert child.result == 1000
+    assert arrived_at[0] - began < timedelta(seconds=200), "it was found dead long before its child had ended"
+    assert jobs.count_documents({"name": PROGRAM}) == 0
 
 
 async def test_program_that_is_cancelled_while_it_opens_its_nursery_leaves_nothing(

@@ -12,7 +12,7 @@ import trio
 from pymongo.errors import AutoReconnect
 from trio.testing import MockClock
 
-from tests.nursery.flows import Flow, live, only, statuses, taken_back
+from tests.nursery.flows import Flow, killed_and_run_again, live, only, run_parent, statuses, taken_back
 from trio_monque import (
     JobCancelledError,
     JobDeletedError,
@@ -32,18 +32,13 @@ Body = Callable[[RunningJob[Any]], Awaitable[Any]]
 
 
 async def killed_after_the_block(open_test_scheduler: SchedulerOpener, flow: Flow) -> Any:
-    """The result of a parent whose first run is killed after a minute."""
-    async with open_test_scheduler(flow.workers) as killed:
-        parent = await killed.enqueue("parent")
-        await trio.sleep(60)
-        await quiesce()
-        await crash(killed)
-        async with open_test_scheduler(flow.workers) as scheduler:
-            return (await scheduler.wait_job(parent)).result
+    """Return the result of a parent whose first run is killed after a minute."""
+    async with killed_and_run_again(open_test_scheduler, flow, at=60) as parent:
+        return parent.result
 
 
 def undone_after(place: Callable[[RunningJob[Any], JobNursery], Awaitable[None]], fail: Any = "cancel") -> Body:
-    """A handler that acts on the failure of its block, and whose first run is killed thereafter."""
+    """Return a handler that acts on the failure of its block. Its first run then waits to be killed."""
 
     async def body(job: RunningJob[Any]) -> Any:
         try:
@@ -84,7 +79,7 @@ async def test_later_run_that_starts_in_another_order_starts_nothing_of_the_fail
 async def test_block_that_failed_by_a_deletion_does_not_start_that_child_again(
     open_test_scheduler: SchedulerOpener, jobs: Collection, autojump_clock: MockClock, fail: Any
 ) -> None:
-    """N11: nothing is left of the child that could show it."""
+    """N11: no document is left that could show the failure."""
 
     async def place(job: RunningJob[Any], nursery: JobNursery) -> None:
         child = await nursery.start("child", "gone", delay=20 if job.attempt == 1 else 0)
@@ -99,7 +94,7 @@ async def test_block_that_failed_by_a_deletion_does_not_start_that_child_again(
 async def test_handler_that_goes_on_with_a_deleted_child_does_not_start_it_again(
     open_test_scheduler: SchedulerOpener, jobs: Collection, autojump_clock: MockClock
 ) -> None:
-    """N7: under `fail="keep"` a tombstone shows it."""
+    """N7: under `fail="keep"`, a cancelled child in its place shows the deletion."""
     seen: list[Any] = []
 
     async def body(job: RunningJob[Any]) -> Any:
@@ -121,7 +116,7 @@ async def test_handler_that_goes_on_with_a_deleted_child_does_not_start_it_again
 async def test_handler_that_goes_on_with_failed_children_does_not_run_them_again(
     open_test_scheduler: SchedulerOpener, jobs: Collection, autojump_clock: MockClock
 ) -> None:
-    """N12: failed, cancelled by an operator, and not started in time."""
+    """N12: children that failed, that an operator cancelled, and that did not start in time."""
     seen: list[Any] = []
 
     async def body(job: RunningJob[Any]) -> Any:
@@ -145,7 +140,7 @@ async def test_handler_that_goes_on_with_failed_children_does_not_run_them_again
 async def test_failure_is_recorded_before_anything_is_cancelled(
     open_test_scheduler: SchedulerOpener, jobs: Collection, autojump_clock: MockClock
 ) -> None:
-    """N11: otherwise the next run starts again what was cancelled, if this one is killed in between."""
+    """N11: otherwise, if this run is killed in between, the next one starts the cancelled children again."""
 
     async def body(job: RunningJob[Any]) -> None:
         with fail_next(job.scheduler, AutoReconnect("away"), command="^cancel children$", times=None):
@@ -190,35 +185,10 @@ async def test_nothing_is_cancelled_for_a_failure_that_a_stale_run_sees(
         await crash(scheduler)
 
 
-async def test_retry_by_hand_starts_a_failed_block_again(
-    open_test_scheduler: SchedulerOpener, jobs: Collection, autojump_clock: MockClock
-) -> None:
-    """N15: the record is of one try."""
-
-    async def body(job: RunningJob[Any]) -> Any:
-        async with open_job_nursery(job) as nursery:
-            child = await nursery.start("child", "fail" if job.attempt == 1 else "well", key="charge")
-            if job.attempt == 1:
-                await job.scheduler.delete_job((await nursery.start("child", "rest", delay=50)).id)
-        return child.result
-
-    flow = Flow(body)
-    async with open_test_scheduler(flow.workers) as scheduler:
-        parent = await scheduler.enqueue("parent")
-        with pytest.raises(JobFailedError):
-            await scheduler.wait_job(parent)
-        assert only(jobs)["scopeFailed"]
-        await scheduler.retry_job(parent.id)
-        with pytest.raises(JobFailedError):  # The data of the first start count.
-            await scheduler.wait_job(parent)
-    assert flow.attempts == [1, 2]
-    assert flow.runs == {"fail": 2}
-
-
 async def test_failure_beside_an_error_of_the_body_is_recorded_too(
     open_test_scheduler: SchedulerOpener, jobs: Collection, autojump_clock: MockClock
 ) -> None:
-    """N11: the handler sees both, and may act on that of the child."""
+    """N11: the handler sees both errors, and may act on that of the child."""
 
     async def body(job: RunningJob[Any]) -> Any:
         try:
@@ -259,16 +229,14 @@ async def test_snooze_beside_a_failed_child_is_a_snooze(
             return [job.attempt, len(failed.exceptions)]
 
     flow = Flow(body)
-    async with open_test_scheduler(flow.workers) as scheduler:
-        parent = await scheduler.enqueue("parent")
-        assert (await scheduler.wait_job(parent)).result == [2, 1]
+    assert (await run_parent(open_test_scheduler, flow)).result == [2, 1]
     assert flow.runs == {"fail": 1, "100": 1}
 
 
 async def test_block_that_keeps_failures_since_a_deployment_is_not_skipped(
     open_test_scheduler: SchedulerOpener, jobs: Collection, autojump_clock: MockClock
 ) -> None:
-    """It raises nothing, so a handler could not see that its body was cancelled at its begin."""
+    """It does not raise, so a handler could not see that its body was cancelled at its start."""
 
     async def body(job: RunningJob[Any]) -> Any:
         child = None
@@ -279,5 +247,4 @@ async def test_block_that_keeps_failures_since_a_deployment_is_not_skipped(
             raise ValueError from None
         return child is not None and child.error is not None
 
-    async with open_test_scheduler(Flow(body).workers) as scheduler:
-        assert (await scheduler.wait_job(await scheduler.enqueue("parent"))).result is True
+    assert (await run_parent(open_test_scheduler, Flow(body))).result is True

@@ -1,4 +1,4 @@
-"""The scope of a parent: what it outlives, and where it ends. What had completed within it is not run again."""
+"""The scope of a parent: what it survives, and what ends it. Children that completed in it do not run again."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import trio
 import trio.lowlevel
 from trio.testing import MockClock
 
-from tests.nursery.flows import Flow, only, statuses, taken_back
-from trio_monque import JobCancelledError, JobFailedError, RunningJob, Snooze, Workers, open_job_nursery
+from tests.nursery.flows import Flow, only, report, statuses, taken_back
+from trio_monque import JobCancelledError, JobFailedError, RunningJob, Snooze, open_job_nursery
 from trio_monque.errors import ClaimLostError
 from trio_monque.store.driver.types import Collection
 from trio_monque.testing import SchedulerOpener, advance, crash, now, quiesce
@@ -23,7 +23,7 @@ CLAIM = {"claimedBy": "", "lockedAt": "", "lastHeartbeat": "", "heartbeatInterva
 async def test_run_that_has_lost_its_claim_opens_no_block(
     open_test_scheduler: SchedulerOpener, jobs: Collection, autojump_clock: MockClock
 ) -> None:
-    """N1: its children would be those of no job."""
+    """N1: its children would not have a parent."""
     entered: list[int] = []
 
     async def body(job: RunningJob[Any]) -> None:
@@ -40,7 +40,7 @@ async def test_run_that_has_lost_its_claim_opens_no_block(
     async with open_test_scheduler(Flow(body).workers) as scheduler:
         parent = await scheduler.enqueue("parent")
         await advance(10)
-        await advance(10)  # Looks for what Node has given back.
+        await advance(10)  # The scheduler looks for jobs that Node has released.
         await scheduler.wait_job(parent)
     assert entered == []
     assert statuses(jobs) == {"completed": 1}
@@ -92,8 +92,7 @@ async def test_occurrence_that_failed_for_good_ends_its_scope(
     """N2."""
 
     async def body(job: RunningJob[Any]) -> None:
-        async with open_job_nursery(job) as nursery:
-            await nursery.run("child", "report")
+        await report(job)
         raise OSError
 
     flow = Flow(body, max_attempts=1)
@@ -108,7 +107,7 @@ async def test_occurrence_that_failed_for_good_ends_its_scope(
 async def test_occurrence_after_one_that_node_has_ended_takes_none_of_its_results(
     open_test_scheduler: SchedulerOpener, jobs: Collection, autojump_clock: MockClock
 ) -> None:
-    """N3: Node does not clear the scope. N22: and what lives of the former occurrence is ended."""
+    """N3: Node does not clear the scope. N22: the sweeper ends the live children of the former occurrence."""
 
     async def body(job: RunningJob[Any]) -> Any:
         async with open_job_nursery(job) as nursery:
@@ -143,8 +142,7 @@ async def test_killed_run_of_a_recurring_parent_goes_on_in_the_same_occurrence(
     """N3: also after a failed attempt, which is due at another time."""
 
     async def body(job: RunningJob[Any]) -> None:
-        async with open_job_nursery(job) as nursery:
-            await nursery.run("child", "report")
+        await report(job)
         if job.attempt == 1:
             await trio.sleep_forever()
         if job.attempt == 2:
@@ -169,9 +167,8 @@ async def test_occurrence_that_was_rescheduled_begins_anew(
 ) -> None:
     """N3."""
 
-    async def body(job: RunningJob[Any]) -> Any:
-        async with open_job_nursery(job) as nursery:
-            await nursery.run("child", "report")
+    async def body(job: RunningJob[Any]) -> None:
+        await report(job)
         if job.attempt == 1:
             raise OSError
 
@@ -212,7 +209,7 @@ async def test_steps_with_replaced_data_are_called_again(
 async def test_run_that_was_left_in_a_job_which_node_has_ended_begins_anew(
     open_test_scheduler: SchedulerOpener, jobs: Collection, autojump_clock: MockClock
 ) -> None:
-    """N4: the scope is cleared where the other data are taken over, and not where the job has ended."""
+    """N4: the write that takes over the new data clears the scope, and not the end of the job."""
 
     async def body(job: RunningJob[Any]) -> Any:
         async with open_job_nursery(job) as nursery:
@@ -232,7 +229,7 @@ async def test_run_that_was_left_in_a_job_which_node_has_ended_begins_anew(
     assert jobs.update_one({"name": "parent", "again": {"$exists": True}}, ended).modified_count == 1
     async with open_test_scheduler(flow.workers) as scheduler:
         await advance(10)
-        await advance(10)  # Looks for what was started again.
+        await advance(10)  # The scheduler looks for jobs that are to run again.
         assert (await scheduler.wait_job(parent)).result == ["new", "same"]
     assert flow.runs["same"] == 2
 
@@ -259,24 +256,3 @@ async def test_failure_of_the_data_from_before_ends_their_scope(
             assert (await scheduler.wait_job(parent)).result == "same"
     assert flow.attempts == [1, 2]
     assert flow.runs["same"] == 2
-
-
-async def nothing(job: RunningJob[Any]) -> None: ...
-
-
-async def test_transaction_of_a_job_with_a_scope_clears_it(
-    open_test_scheduler: SchedulerOpener, jobs: Collection, autojump_clock: MockClock
-) -> None:
-    workers = Workers()
-    flow = Flow(nothing)
-    workers.register("child", flow.child)
-
-    @workers.register("parent")
-    async def parent(job: RunningJob[Any]) -> None:
-        async with open_job_nursery(job) as nursery:
-            await nursery.run("child", "done")
-        await job.transaction(lambda _: None)
-
-    async with open_test_scheduler(workers) as scheduler:
-        await scheduler.wait_job(await scheduler.enqueue(parent))
-    assert not {"ownScope", "scopeTry"} & only(jobs).keys()

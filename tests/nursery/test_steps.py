@@ -1,4 +1,4 @@
-"""`job.step`: what a handler decides once for all its runs."""
+"""`job.step`: a handler decides once for all its runs."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from tests.nursery.flows import Flow, only
+from tests.nursery.flows import Flow, killed_and_run_again, only, run_parent
 from trio_monque import JobNurseryError, RunningJob, Workers, open_job_nursery
 from trio_monque.errors import InvalidOptionError
 from trio_monque.store.driver.types import Collection
-from trio_monque.testing import NoDatabaseError, SchedulerOpener, crash, run_job
+from trio_monque.testing import NoDatabaseError, SchedulerOpener, run_job
 
 
 async def test_step_is_called_once_and_its_result_is_that_of_all_runs(
@@ -37,12 +37,8 @@ async def test_step_is_called_once_and_its_result_is_that_of_all_runs(
         return [first, second]
 
     flow = Flow(body)
-    async with open_test_scheduler(flow.workers) as killed:
-        parent = await killed.enqueue("parent")
-        await trio.sleep(10)
-        await crash(killed)
-        async with open_test_scheduler(flow.workers) as scheduler:
-            assert (await scheduler.wait_job(parent)).result == [["x", 1], 7]
+    async with killed_and_run_again(open_test_scheduler, flow) as parent:
+        assert parent.result == [["x", 1], 7]
     assert calls == ["x", "plain"]
     assert not {"steps", "ownScope", "scopeTry"} & only(jobs).keys(), "kept as a checkpoint is"
 
@@ -61,9 +57,7 @@ async def test_step_that_raises_is_called_again_by_the_next_attempt(
 
         return await job.step("s", flaky)
 
-    async with open_test_scheduler(Flow(body).workers) as scheduler:
-        parent = await scheduler.enqueue("parent")
-        assert (await scheduler.wait_job(parent)).result == 5
+    assert (await run_parent(open_test_scheduler, Flow(body))).result == 5
     assert calls == [1, 2]
 
 
@@ -77,15 +71,13 @@ async def test_steps_and_blocks_share_the_scope(
         more = await job.step("more", lambda: 3)
         return [[child.result for child in children], more]
 
-    async with open_test_scheduler(Flow(body).workers) as scheduler:
-        parent = await scheduler.enqueue("parent")
-        assert (await scheduler.wait_job(parent)).result == [["a", "b"], 3]
+    assert (await run_parent(open_test_scheduler, Flow(body))).result == [["a", "b"], 3]
 
 
-async def test_long_step_holds_up_no_block_in_another_task(
+async def test_long_step_does_not_delay_a_block_in_another_task(
     open_test_scheduler: SchedulerOpener, jobs: Collection, autojump_clock: MockClock
 ) -> None:
-    """Neither its opening, nor what follows the failure of a child."""
+    """It delays neither the opening of a block, nor the record of a failed child."""
 
     async def body(job: RunningJob[Any]) -> Any:
         async def slow() -> str:
@@ -119,8 +111,7 @@ async def test_step_may_open_a_block(
 
         return await job.step("gathered", gathered)
 
-    async with open_test_scheduler(Flow(body).workers) as scheduler:
-        assert (await scheduler.wait_job(await scheduler.enqueue("parent"))).result == [1, 2]
+    assert (await run_parent(open_test_scheduler, Flow(body))).result == [1, 2]
 
 
 async def test_keys_of_steps_are_checked(open_test_scheduler: SchedulerOpener, autojump_clock: MockClock) -> None:
@@ -130,9 +121,7 @@ async def test_keys_of_steps_are_checked(open_test_scheduler: SchedulerOpener, a
             with pytest.raises(InvalidOptionError):
                 await job.step(wrong, lambda: 1)
 
-    async with open_test_scheduler(Flow(body).workers) as scheduler:
-        parent = await scheduler.enqueue("parent")
-        await scheduler.wait_job(parent)
+    await run_parent(open_test_scheduler, Flow(body))
 
 
 async def test_without_a_database_steps_work_and_nurseries_do_not() -> None:

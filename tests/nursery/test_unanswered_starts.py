@@ -1,4 +1,4 @@
-"""Starts whose answer was lost, and faults of the database in a block."""
+"""Starts whose answer is lost, and errors of the database in a block."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import trio
 from pymongo.errors import AutoReconnect
 from trio.testing import MockClock
 
-from tests.nursery.flows import Flow, live, statuses
+from tests.nursery.flows import Flow, live, run_parent, statuses
 from trio_monque import RunningJob, open_job_nursery
 from trio_monque.errors import MonqueConnectionError
 from trio_monque.store.driver.types import Collection
@@ -17,7 +17,7 @@ from trio_monque.testing import SchedulerOpener, fail_next
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-async def test_one_lost_answer_is_found_out_about(
+async def test_start_whose_answer_is_lost_once_finds_its_child(
     open_test_scheduler: SchedulerOpener, jobs: Collection, autojump_clock: MockClock, when: Any
 ) -> None:
     async def body(job: RunningJob[Any]) -> Any:
@@ -27,9 +27,7 @@ async def test_one_lost_answer_is_found_out_about(
         return [child.result for child in children]
 
     flow = Flow(body)
-    async with open_test_scheduler(flow.workers) as scheduler:
-        parent = await scheduler.enqueue("parent")
-        assert (await scheduler.wait_job(parent)).result == [1, 2, 3]
+    assert (await run_parent(open_test_scheduler, flow)).result == [1, 2, 3]
     assert flow.runs == {"1": 1, "2": 1, "3": 1}
 
 
@@ -61,9 +59,7 @@ async def test_start_without_an_answer_is_made_impossible_before_the_block_is_le
         return "left"
 
     flow = Flow(body, max_attempts=1)
-    async with open_test_scheduler(flow.workers) as scheduler:
-        parent = await scheduler.enqueue("parent")
-        assert (await scheduler.wait_job(parent)).result == "left"
+    assert (await run_parent(open_test_scheduler, flow)).result == "left"
     assert len(ids) == 1, "its id is taken, so that an insert that comes late stores nothing"
     assert statuses(jobs) == {"cancelled": 1}
 
@@ -94,7 +90,7 @@ async def test_fault_while_a_block_is_ended_is_tried_again(
 async def test_fault_where_deaths_are_counted_anew_does_not_end_the_block(
     open_test_scheduler: SchedulerOpener, jobs: Collection, autojump_clock: MockClock, ends: str
 ) -> None:
-    """The next wait counts them anew. Raised, it would let children live after the block."""
+    """The next wait resets the count. If the error were raised, children would outlive the block."""
     lived: list[int] = []
     faults: list[Any] = []
     left = "left by (KeyError(),)" if ends == "by an error" else "left"

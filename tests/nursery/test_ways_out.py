@@ -1,4 +1,4 @@
-"""How a block ends that its children do not end: by a cancellation, a limit, a shutdown, or another way around it."""
+"""Blocks that end before their children do: by a cancellation, a time limit, a shutdown, or an early failure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from tests.nursery.flows import Flow, live, only, statuses, taken_back
+from tests.nursery.flows import Flow, live, only, run_parent, statuses, taken_back
 from trio_monque import CancelReason, RunningJob, Snooze, open_job_nursery
 from trio_monque.events import Event, JobCancelled, JobFailed
 from trio_monque.store.driver.types import Collection
@@ -30,7 +30,7 @@ def noting_what_lives(jobs: Collection, job: RunningJob[Any], into: list[Any]) -
 async def test_cancelled_run_ends_its_children_before_its_handler_goes_on(
     open_test_scheduler: SchedulerOpener, jobs: Collection, autojump_clock: MockClock, why: str
 ) -> None:
-    """N13: by the block, and not by the fleet after the end of the job."""
+    """N13: the block ends them, and not the fleet after the end of the job."""
     left: list[Any] = []
 
     async def body(job: RunningJob[Any]) -> None:
@@ -91,7 +91,7 @@ async def test_children_that_do_not_end_hold_a_cancelled_run_for_its_clean_up_ti
 async def test_block_in_a_healthy_run_waits_for_children_that_take_their_time_to_end(
     open_test_scheduler: SchedulerOpener, jobs: Collection, autojump_clock: MockClock
 ) -> None:
-    """N13: nothing outlives the block."""
+    """N13: no child outlives the block."""
 
     async def stubborn(job: RunningJob[Any]) -> None:
         with anyio.CancelScope(shield=True):
@@ -113,14 +113,18 @@ async def test_block_in_a_healthy_run_waits_for_children_that_take_their_time_to
         assert (await scheduler.wait_job(parent)).result == 0
 
 
-@pytest.mark.parametrize("phase", ["in the body", "while it waits"])
-@pytest.mark.parametrize("why", ["lost", "shut down", "handed over", "snoozed"])
-async def test_run_that_goes_on_elsewhere_leaves_its_children_as_they_are(
+@pytest.mark.parametrize(
+    ("why", "phase"),
+    [
+        *((why, phase) for why in ("lost", "shut down") for phase in ("in the body", "while it waits")),
+        ("handed over", "while it waits"),  # In the body, that is a time limit.
+        ("snoozed", "in the body"),
+    ],
+)
+async def test_run_that_another_one_continues_leaves_its_children_as_they_are(
     open_test_scheduler: SchedulerOpener, jobs: Collection, autojump_clock: MockClock, phase: str, why: str
 ) -> None:
     """N13."""
-    if (why, phase) in (("handed over", "in the body"), ("snoozed", "while it waits")):
-        return  # The first is a time limit; the second cannot be.
     left: list[Any] = []
 
     async def body(job: RunningJob[Any]) -> None:
@@ -155,7 +159,7 @@ async def test_run_that_goes_on_elsewhere_leaves_its_children_as_they_are(
 async def test_cancelled_run_ends_the_children_of_an_earlier_run_also_before_its_block(
     open_test_scheduler: SchedulerOpener, jobs: Collection, autojump_clock: MockClock
 ) -> None:
-    """N19: it ends them itself, before its end is written."""
+    """N19: the run ends them itself, before its end is written."""
     lived: list[int] = []
 
     async def body(job: RunningJob[Any]) -> None:
@@ -184,7 +188,7 @@ async def test_cancelled_run_ends_the_children_of_an_earlier_run_also_before_its
 async def test_run_that_fails_before_its_block_leaves_the_children_to_the_next_attempt(
     open_test_scheduler: SchedulerOpener, jobs: Collection, autojump_clock: MockClock
 ) -> None:
-    """N19 is of runs that end the job."""
+    """N19 applies only to runs that end the job."""
 
     async def body(job: RunningJob[Any]) -> Any:
         if job.attempt == 2:
@@ -196,16 +200,14 @@ async def test_run_that_fails_before_its_block_leaves_the_children_to_the_next_a
         return child.result
 
     flow = Flow(body, backoff=10)
-    async with open_test_scheduler(flow.workers) as scheduler:
-        parent = await scheduler.enqueue("parent")
-        assert (await scheduler.wait_job(parent)).result == 500
+    assert (await run_parent(open_test_scheduler, flow)).result == 500
     assert flow.runs == {"500": 1}
 
 
 async def test_failed_run_of_a_parent_is_over_before_its_children_are(
     open_test_scheduler: SchedulerOpener, jobs: Collection, autojump_clock: MockClock
 ) -> None:
-    """N22: a parent that failed for good before it came to its block has its children ended by the fleet."""
+    """N22: a parent fails for good before it opens its block, and the fleet ends its children."""
     ends: list[str] = []
 
     async def body(job: RunningJob[Any]) -> None:

@@ -1,8 +1,7 @@
-"""What the writes to children ask for: a child that changed since it was read is left as it is."""
+"""The conditions of writes to children: a child that has changed since it was read stays as it is."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
@@ -10,7 +9,7 @@ import pytest
 from bson import ObjectId
 from pymongo import MongoClient
 
-from tests.nursery.flows import AT
+from tests.nursery.flows import AT, stored
 from tests.support.interception import Interceptor
 from trio_monque import Monque
 from trio_monque.client.monque import context_of
@@ -21,7 +20,7 @@ from trio_monque.jobs.job import Job
 from trio_monque.jobs.job_selector import JobSelector
 from trio_monque.jobs.nursery_scopes import Asking
 from trio_monque.store.driver.types import Collection, Database
-from trio_monque.store.jobs import bulk_writes, indexes, job_changes, nursery_children
+from trio_monque.store.jobs import bulk_writes, indexes, job_changes, nursery_children, parents_of_children
 from trio_monque.store.jobs.nursery_children import Pass
 
 SCOPE = ObjectId()
@@ -29,23 +28,7 @@ NOW = AT + timedelta(hours=1)
 
 
 def child(jobs: Collection, status: str, **fields: Any) -> ObjectId:
-    document: Mapping[str, Any] = {
-        "_id": ObjectId(),
-        "name": "child",
-        "status": status,
-        "data": None,
-        "nextRunAt": AT,
-        "failCount": 0,
-        "createdAt": AT,
-        "updatedAt": AT,
-        "scope": SCOPE,
-        "parent": ObjectId(),
-        "block": "0",
-        "scopeRun": 1,
-        **fields,
-    }
-    jobs.insert_one(dict(document))
-    return ObjectId(document["_id"])
+    return stored(jobs, status, **{"scope": SCOPE, "parent": ObjectId(), "block": "0", "scopeRun": 1, **fields})
 
 
 def found(monque: Monque, job_id: ObjectId) -> Job:
@@ -96,7 +79,7 @@ def test_child_that_an_operator_has_cancelled_meanwhile_is_not_run_again(monque:
 def test_only_live_children_of_an_earlier_try_are_adopted(
     monque: Monque, jobs: Collection, changed: dict[str, Any]
 ) -> None:
-    """N15: an end before that is not an end in this try."""
+    """N15: an earlier end is not an end in this try."""
     live, other = child(jobs, "processing"), child(jobs, **{"status": "processing", **changed})
     nursery_children.adopt(context_of(monque).jobs, Asking(SCOPE, 3, 2), [live, other])
     runs = {one["_id"]: one["scopeRun"] for one in jobs.find()}
@@ -104,7 +87,7 @@ def test_only_live_children_of_an_earlier_try_are_adopted(
 
 
 def test_child_is_not_retried_by_hand(monque: Monque, jobs: Collection) -> None:
-    """N17: also where a call has not seen that it is one."""
+    """N17: also if the caller did not see that the job is a child."""
     context = context_of(monque)
     job_id = child(jobs, "failed")
     assert job_changes.apply_if_allowed(context.jobs, transitions.retry_again(job_id, NOW)) is None
@@ -119,14 +102,14 @@ def test_only_an_ended_child_of_that_scope_is_detached(monque: Monque, jobs: Col
     seen = [found(monque, one) for one in (ended, lives, other)]
     jobs.update_one({"_id": lives}, {"$set": {"status": "pending"}})
     jobs.update_one({"_id": other}, {"$set": {"scope": ObjectId()}})
-    nursery_children.detach(context_of(monque).jobs, seen)
+    parents_of_children.detach(context_of(monque).jobs, seen)
     assert [found(monque, one).child is None for one in (ended, lives, other)] == [True, False, False]
 
 
 def test_no_child_slips_through_a_pass_by_being_claimed_in_the_middle_of_it(
     mongod: EmbeddedServer, monque_db: Database, jobs: Collection
 ) -> None:
-    """N9: pending children come first, so what is pending between the two statements was given back."""
+    """N9: pending children come first, so a child that is pending between the statements was released in between."""
     interceptor = Interceptor()
     with MongoClient[Any](mongod.uri, tz_aware=True, event_listeners=[interceptor]) as client:
         context = context_of(Monque(client[monque_db.name]))
@@ -164,7 +147,7 @@ def test_pass_is_of_its_scope_its_block_and_its_children_only(monque: Monque, jo
 def test_child_that_the_server_refuses_to_change_does_not_stop_the_others(
     monque: Monque, jobs: Collection, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Its document is as large as one may be, or a validator of the collection refuses it."""
+    """Its document has the largest possible size, or a validator of the collection refuses it."""
     context = context_of(monque)
     context.ensure_indexes(indexes.SCOPES)
     ids = [child(jobs, "pending", data=number) for number in range(5)]

@@ -79,10 +79,10 @@ DECIDES: Final[Mapping[str, Sequence[str]]] = {
     "jobs.replacing._holder": [MAJORITY],
     "jobs.settling._read_fates": [AFTER_A_WRITE],
     "jobs.stale_regions.open_regions": [MAJORITY],  # A viewer reads what a majority has, after the event.
-    "jobs.nursery_children._batch": [AFTER_A_WRITE],
-    "jobs.nursery_children._parents": [AFTER_A_WRITE],
+    "jobs.parents_of_children._batch": [AFTER_A_WRITE],
+    "jobs.parents_of_children._parents": [AFTER_A_WRITE],
     "jobs.nursery_children.look": [AFTER_A_WRITE],
-    "jobs.nursery_children.needed": [AFTER_A_WRITE],
+    "jobs.parents_of_children.needed": [AFTER_A_WRITE],
     "jobs.nursery_children.read": [AFTER_A_WRITE],
     "jobs.unstarted_writes.end": [AFTER_A_WRITE],
 }

@@ -13,8 +13,9 @@ from xdist.scheduler import LoadScopeScheduling
 LOAD: Final = "what gives the machine all that it can do"
 
 _UNDER_LOAD: Final = ("tests/faults/", "tests/scheduler/claiming/test_contention.py")
-_BUT: Final = "tests/faults/test_seeded_schedules.py"
-"""Each is one process in virtual time."""
+_BUT: Final = ("tests/faults/test_seeded_schedules.py", "tests/faults/test_nurseries_under_load.py")
+"""Each of the first is one process in virtual time. The others take minutes, and mostly wait: beside all others, these
+minutes are not added to the whole time."""
 
 _TOGETHER: Final = (
     "tests/store/test_hundred_thousand.py",
@@ -28,7 +29,7 @@ _TOGETHER: Final = (
 def group_of(nodeid: str) -> str:
     """Tests of one group run in one process."""
     path = nodeid.partition("::")[0]
-    if path.startswith(_UNDER_LOAD) and path != _BUT:
+    if path.startswith(_UNDER_LOAD) and path not in _BUT:
         return LOAD
     return path if path in _TOGETHER else nodeid
 

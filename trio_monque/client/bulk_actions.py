@@ -16,7 +16,7 @@ from ..jobs.job import Job, JobStatus
 from ..jobs.job_selector import JobSelector
 from ..jobs.nursery_scopes import PROGRAM
 from ..store.driver.types import ObjectId
-from ..store.jobs import bulk_writes, indexes, nursery_children
+from ..store.jobs import bulk_writes, indexes, parents_of_children
 from ..store.jobs.bulk_writes import Sending, Written
 from .client_context import ClientContext
 from .enqueue import looked_up
@@ -114,13 +114,13 @@ class RetryJobs(_Changing):
         return written
 
     def _of_nurseries(self, chosen: Sequence[Job]) -> Mapping[ObjectId, str]:
-        """Detach children whose parents are over; return those that only their parents may run again, and why."""
+        """Detach children whose parents do not need them; return those that only a parent may run again, and why."""
         refused = {job.id: "it stood for a program, which is gone" for job in chosen if job.name == PROGRAM}
         children = [job for job in chosen if job.child is not None]
         if not children:
             return refused
-        needed = nursery_children.needed(self._context.jobs, [job.id for job in children])
-        nursery_children.detach(self._context.jobs, [job for job in children if job.id not in needed])
+        needed = parents_of_children.needed(self._context.jobs, [job.id for job in children])
+        parents_of_children.detach(self._context.jobs, [job for job in children if job.id not in needed])
         for job in children:
             if job.id in needed and job.child is not None:
                 refused[job.id] = f"it is a child of job {job.child.parent}: retry that job"

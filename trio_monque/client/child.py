@@ -45,7 +45,7 @@ class Child(Generic[Result_co]):
         self._job: Job[Any] | None = None
         self._error: MonqueError | None = None
         self._has_ended = False
-        # Its end is known, or its block is over and does not learn of it any more.
+        # Set when its end is known, or when its block is over and does not report ends any more.
         self._answered = anyio.Event()
 
     @property
@@ -90,9 +90,9 @@ class Child(Generic[Result_co]):
         return cast("Result_co", stored if self._read is None or stored is None else self._read(stored))
 
     async def wait(self) -> Result_co:
-        """Wait for its end, and return its result; errors as `result`, and MonqueError if its block is left before.
+        """Wait for its end, and return its result; raise as `result` does, and MonqueError if its block is left first.
 
-        While a handler waits here, its run has no slot. Cancelled, it ends at once.
+        While a handler waits here, its run does not occupy a slot. A cancellation ends the wait at once.
         """
         if not self._answered.is_set():
             await self._wait(self._answered)
@@ -129,5 +129,5 @@ def note_end(child: Child[Any], ended: Job | MonqueError) -> None:
 
 
 def leave_behind(child: Child[Any]) -> None:
-    """Its block is over: who waits for the child does not wait any longer."""
+    """End the waits for a child: its block is over."""
     child._answered.set()  # noqa: SLF001  # Of the class above.

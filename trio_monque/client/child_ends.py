@@ -1,7 +1,8 @@
-"""ChildEnds: the wait of one job nursery. Its jobs grow while it waits, and each end is reported by itself.
+"""ChildEnds: waits for the children of one job nursery. Children join while it waits, and it reports each end at once.
 
-Threads of `EndWatcher` call it, under its lock. What it finds is posted to the loop of the nursery. In virtual time
-there are no such threads, and `follow` looks whenever a job of this run has ended (see `job_wait_calls.py`).
+In real time, the threads of `EndWatcher` call it under their lock, and it posts the ends to the event loop of the
+nursery. Virtual time has no such threads: there, `follow` itself looks at the children, each time a job ends in this
+trio run (see `job_wait_calls.py`).
 """
 
 from __future__ import annotations
@@ -29,16 +30,16 @@ Ends = Sequence[tuple[ObjectId, Job | MonqueError]]
 
 
 class ChildEnds:
-    """To be made on the loop of the nursery.
+    """See the top of this file. Make it on the event loop of the nursery.
 
     Args:
-        ended: Called there with ends, each once: the job as it ended, or why it has none.
-        failed: Called there when nothing can be found out any more.
+        ended: Called on that loop with ends, each one once: the job as it ended, or the error of a child without a job.
+        failed: Called on that loop with the error after which no end can be found any more.
 
     Attributes:
         ids: All jobs that it has ever waited for.
         live: Those whose ends are not known yet.
-        is_over: Nothing is reported any more.
+        is_over: Whether it has stopped reporting ends.
     """
 
     def __init__(self, ended: Callable[[Ends], object], failed: Callable[[MonqueError], object]) -> None:
@@ -54,7 +55,7 @@ class ChildEnds:
     # --- On the loop of the nursery ---
 
     def add(self, ids: Iterable[ObjectId]) -> None:
-        """Wait for these jobs, too; also again for one that has ended and runs once more."""
+        """Wait for these jobs, too. A job that has ended and runs again may be added once more."""
         new = set(ids)
         if self._watcher is None:
             self.ids |= new
@@ -70,7 +71,7 @@ class ChildEnds:
         watcher: EndWatcher,
         work: Callable[[], Awaitable[None]],
     ) -> None:
-        """Find out ends, from the first child on, for as long as `work` goes on."""
+        """Run `work`, and report ends meanwhile. It begins with the first child."""
         await self._added.wait()
         if virtual_time() is not None:
             async with anyio.create_task_group() as tasks:
@@ -88,13 +89,13 @@ class ChildEnds:
         with noticing_ends(jobs.collection.full_name) as ends, together.taking_part(self, ends):
             while True:
                 fault = await together.look(jobs, db_threads)
-                # The end of an outage is not announced.
+                # Nothing announces the end of an outage, so look again after a pause.
                 await (ends.wait() if fault is None else anyio.sleep(LONGEST_PAUSE))
 
     # --- From any thread, one at a time ---
 
     def take(self, found: EndedLook, gone: Iterable[ObjectId] = ()) -> None:
-        """Note what a look found, and which jobs are gone for certain."""
+        """Take what a look has found, and which jobs certainly do not exist any more."""
         ends: list[tuple[ObjectId, Job | MonqueError]] = []
         for job_id, ended in found.ended.items():
             if job_id in self.live:
@@ -109,16 +110,16 @@ class ChildEnds:
             self._loop.post(partial(self._ended, ends))
 
     def fail(self, error: MonqueError, job_id: ObjectId | None = None) -> None:
-        """Nothing can be found out any more."""
+        """End the wait with this error: no end can be found any more."""
         if job_id is None and not self.is_over:
             self.is_over = True
             self._loop.post(partial(self._failed, error))
 
 
 class LooksTogether:
-    """The nurseries of one client in virtual time: the first one that notices an end looks for all of them.
+    """Common looks of the nurseries of a client, in virtual time: the first one that notices an end looks for all.
 
-    Otherwise each of a thousand waiting parents would look at each end of a job.
+    Otherwise each of a thousand waiting parents would read its children each time a job ends.
     """
 
     def __init__(self) -> None:
@@ -135,10 +136,10 @@ class LooksTogether:
             del self._waits[wait]
 
     async def look(self, jobs: JobCollection, db_threads: DatabaseThreads) -> MonqueConnectionError | None:
-        """Look for all, unless another one does; return the fault of the database, if there was one."""
+        """Look for all nurseries, unless one is looking already; return the transient error of the database, if any."""
         self._again = True
         if self._is_looking:
-            return None  # That one looks once more.
+            return None  # The one that is looking looks once more.
         self._is_looking = True
         is_done = False
         try:
@@ -157,7 +158,7 @@ class LooksTogether:
             return error
         finally:
             self._is_looking = False
-            if not is_done:  # Cancelled, or a fault: another one goes on.
+            if not is_done:  # After a cancellation or an error, another nursery looks.
                 for ends in self._waits.values():
                     ends.happened()
         return None
@@ -167,5 +168,5 @@ _of_watchers: WeakKeyDictionary[EndWatcher, LooksTogether] = WeakKeyDictionary()
 
 
 def looks_together_of(watcher: EndWatcher) -> LooksTogether:
-    """Return what the nurseries of the client with this watcher share."""
+    """Return the common looks of the client with this watcher."""
     return _of_watchers.setdefault(watcher, LooksTogether())

@@ -1,8 +1,8 @@
 """Starts the children of a job nursery, or finds those that an earlier run has started. Blocking.
 
-It goes in rounds: look at the children, decide by `Asking.fate_of` what to do with each, do it, and look again at those
-that were changed. A child that is absent is inserted. If its id is there all the same (a first sending came late, or a
-stale run was faster), the next round finds it.
+It works in rounds: it reads the children, decides by `Asking.fate_of` what to do with each, does it, and reads again
+those that it has changed. It inserts a child that does not exist. If the id exists after all (a first sending arrived
+late, or a stale run was faster), the next round finds it.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ from .local_wakeups import WITH_NURSERIES
 from .operation import Caused
 
 MOST_ROUNDS: Final = 10
-"""A round is lost if a child changes between a look and the write that follows. Ten in a row are not chance."""
+"""A round fails for a child that changes between the read and the write that follows. Ten in a row are not chance."""
 
 
 class ScopeLostError(Exception):
-    """A newer run has taken the children over, or their parent is over: the run that asks is a stale one."""
+    """Raised if the calling run is stale: a newer run has taken the children over, or their parent has ended."""
 
 
 @dataclass(frozen=True, slots=True)
 class NewChild:
-    """A child that a block asks for.
+    """A child that a block starts.
 
     Attributes:
         draft: The job, completely checked.
-        part: What it has as a child.
-        key: What makes its id: the key that was given, or one that was made of its data.
+        part: Its fields as a child.
+        key: The text that its id is made of: from the key that was given, or from its name and data.
     """
 
     draft: Draft
@@ -52,7 +52,7 @@ class NewChild:
         return as_child(self.draft.at(context.now()), self.part, self.key)
 
     def never_started(self, context: ClientContext) -> Job:
-        """The same without a date until which it must start: that may have passed, which `job` refuses."""
+        """Return the same job without `start_by`: that may have passed, and `job` would refuse it."""
         assert isinstance(self.draft.new, NewJob), "children are not recurring"
         draft = replace(self.draft, new=replace(self.draft.new, start_by=None))
         return as_child(draft.at(context.now()), self.part, self.key)
@@ -64,17 +64,17 @@ Settled = Mapping[ObjectId, Job | MonqueError]
 def start_children(
     context: ClientContext, asking: Asking, new: Mapping[ObjectId, NewChild], caused: Caused, *, is_resumed: bool
 ) -> Settled:
-    """Return the children as they are now: live, or as they ended.
+    """Start or find children; return them as they are now: live, or as they ended.
 
     Args:
-        asking: The run that asks.
+        asking: The run that starts them.
         new: The children by their ids.
-        caused: Gets the jobs that are pending now.
-        is_resumed: An earlier run may have started them.
+        caused: Receives the jobs that are pending now.
+        is_resumed: Whether an earlier run may have started them.
 
     Raises:
-        ScopeLostError: This run is a stale one.
-        MonqueError: A child cannot be stored, or was called otherwise by an earlier run.
+        ScopeLostError: This run is stale.
+        MonqueError: A child cannot be stored, or an earlier run has started it under another name.
     """
     context.ensure_indexes(indexes.SCOPES)
     WITH_NURSERIES.add(context.jobs.collection.full_name)
@@ -92,18 +92,18 @@ def start_children(
 
 
 def look_again(context: ClientContext, asking: Asking, ids: Collection[ObjectId], caused: Caused) -> Settled:
-    """Run children again that have ended by a stale run's doing, as far as they still have; return all as they are."""
+    """Run children again that a stale run has cancelled, unless they have changed; return all as they are now."""
     return _rounds(context, asking, {}, set(ids), caused)
 
 
 def prevent_deleted(context: ClientContext, deleted: Iterable[Job]) -> None:
-    """Insert cancelled children in place of deleted ones: no later run of this try starts them again."""
+    """Insert cancelled children in place of deleted ones, so that no later run of this try starts them again."""
     parcels = [Parcel(job, document_of(job)) for job in deleted]
     nursery_children.prevent(context.jobs, parcels, context.now(), None)
 
 
 def prevent_children(context: ClientContext, epoch: int, new: Collection[NewChild]) -> None:
-    """Make sure that children whose start was not answered are not stored any more."""
+    """Make sure that the server does not store children any more whose start was not answered."""
     parcels = inserting.parcels((child.never_started(context), child.draft.payload) for child in new)
     nursery_children.prevent(context.jobs, parcels, context.now(), epoch)
 
@@ -129,7 +129,7 @@ def _rounds(
             settled.update((one, JobDeletedError(one)) for one in absent - new.keys())
             to_look = _decided(context, asking, found, settled, started)
         if to_insert:
-            # Made here: what one that an earlier run has started is to be like now does not matter, and may be invalid.
+            # Made only now: for a child that an earlier run has started, the options of this run do not count.
             made = [child for one, child in new.items() if one in to_insert]
             sent = inserting.parcels((child.job(context), child.draft.payload) for child in made)
             try:
@@ -148,7 +148,7 @@ def _rounds(
             to_look |= there
             to_insert = set()
         if not (to_look or to_insert):
-            # Those that were found may have been announced before, and be due otherwise now.
+            # Children that were found may have been announced before, and may be due at another time now.
             caused.jobs, caused.are_new = started, len(settled) == inserted
             return settled
     raise MonqueError(f"children of the job nursery kept changing: {len(to_look)} of {len(new)}; start them again")
@@ -161,7 +161,7 @@ def _decided(
     settled: dict[ObjectId, Job | MonqueError],
     started: list[Job],
 ) -> set[ObjectId]:
-    """Do what the fates of these children are; return those to look at again."""
+    """Do what the fate of each child requires; return the ids to read again."""
     adopted: list[ObjectId] = []
     again: list[Job] = []
     for job_id, child in found.items():

@@ -1,8 +1,8 @@
 """JobNursery: a block that starts jobs and waits for them, wherever they run, as a trio nursery does with its tasks.
 
-The block is in the handler of a job, or in a program, and that may be killed anywhere. Nothing in memory counts: what
-the children are to each other lies in their documents (`jobs/nursery_scopes.py`), and the next run of the handler goes
-on with them.
+A handler or a program opens the block, and its process may die at any moment. So the state of the nursery is in the
+documents of parent and children, and not in memory (`jobs/nursery_scopes.py`): the next run of the handler continues
+with it.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from typing import Any, TypedDict, TypeVar, Unpack, overload
 import anyio
 
 from ..jobs.stored_value_limits import AsyncWorker, PlainWorker, TypedWorker
+from .block_starts import BlockStarts
 from .child import Child
-from .nursery_block import ChildrenOfBlock
+from .children_of_block import ChildrenOfBlock
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -34,16 +35,17 @@ class ChildOptions(TypedDict, total=False):
 
 
 class JobNursery:
-    """What the body of a block sees; see `open_job_nursery`."""
+    """Starts jobs inside a block of `open_job_nursery`, and waits for them."""
 
     def __init__(self, block: ChildrenOfBlock) -> None:
         self._block = block
+        self._starts = BlockStarts(block)
 
     @property
     def cancel_scope(self) -> anyio.CancelScope:
         """An `anyio.CancelScope` around the body.
 
-        `cancel_scope.cancel()` gives up: the children are cancelled, and the block is left without an error of its own.
+        `cancel_scope.cancel()` cancels the body and the children. The block then ends without an error of its own.
         """
         return self._block.cancel_scope
 
@@ -75,15 +77,15 @@ class JobNursery:
         key: str | None = None,
         **options: Unpack[ChildOptions],
     ) -> Child[Any]:
-        """Start a child: a job that has ended when the block is left.
+        """Start a child: a job that ends before the block is left.
 
-        If an earlier run of this handler has started it, that one is returned: it is not run twice.
+        If an earlier run of this handler has started this child, return that one: it does not run twice.
 
         Args:
             worker, data, options: As for `enqueue`; without `unique_key`, `on_conflict` and `max_wait`. `meta` is the
                 parent's if none is given.
-            key: What names the child in this block for every run of the handler; by default its name and its data do,
-                and how many equal ones were started before it.
+            key: The name of the child in this block, the same in every run of the handler. By default, it is made of
+                the name and the data of the job, and of the number of equal children before it.
 
         Raises:
             InvalidJobIdentifierError, InvalidPayloadError, PayloadTooLargeError, InvalidOptionError: The job is
@@ -91,7 +93,7 @@ class JobNursery:
             MonqueError: The block is over; or an earlier run started this child with another worker.
             MonqueConnectionError: The database did not store it.
         """
-        (child,) = await self._block.start(worker, [data], None if key is None else lambda _: key, dict(options))
+        (child,) = await self._starts.start(worker, [data], None if key is None else lambda _: key, dict(options))
         return child
 
     @overload
@@ -129,12 +131,12 @@ class JobNursery:
         key: Callable[[Any], str] | None = None,
         **options: Unpack[ChildOptions],
     ) -> Sequence[Child[Any]]:
-        """Start a child for each item, a thousand with one statement; as `start`.
+        """Start a child for each item, as `start` does, but a thousand with one statement.
 
         Args:
-            key: Makes the key of a child of its item.
+            key: Returns the key of a child for its item.
         """
-        return await self._block.start(worker, list(items), key, dict(options))
+        return await self._starts.start(worker, list(items), key, dict(options))
 
     @overload
     async def run(
@@ -164,17 +166,17 @@ class JobNursery:
         key: str | None = None,
         **options: Unpack[ChildOptions],
     ) -> Any:
-        """Start a child, wait for it, and return its result; errors as `start` and as `Child.result`."""
-        (child,) = await self._block.start(worker, [data], None if key is None else lambda _: key, dict(options))
+        """Start a child, wait for it, and return its result; raise what `start` and `Child.result` raise."""
+        (child,) = await self._starts.start(worker, [data], None if key is None else lambda _: key, dict(options))
         return await child.wait()
 
     async def as_completed(self) -> AsyncIterator[Child[Any]]:
-        """Yield the children of the block in the order of their ends, also those that are started meanwhile."""
+        """Yield the children of the block in the order of their ends, including those that start meanwhile."""
         number, block = 0, self._block
         while number < len(block.children):
             if number == len(block.ended):
                 async with block.owner.waiting():
-                    # A start that failed leaves fewer children.
+                    # A start that fails reduces the number of children.
                     while number == len(block.ended) < len(block.children):
                         await block.some_end()
                 continue

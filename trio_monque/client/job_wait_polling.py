@@ -74,7 +74,7 @@ class EndWait(Protocol):
 
 
 class ChildWait(EndWait, Protocol):
-    """A wait whose jobs grow."""
+    """A wait that further jobs may join."""
 
     ids: set[ObjectId]
     live: set[ObjectId]
@@ -141,7 +141,7 @@ class EndWatcher:
                 self._changed.notify_all()
 
     def add(self, wait: ChildWait, ids: Set[ObjectId]) -> None:
-        """Let a wait that is watched wait for these jobs, too. They are looked at once soon."""
+        """Add jobs to a wait that is watched, and look at them once, soon."""
         with self._changed:
             wait.ids |= ids
             wait.live |= ids
@@ -150,7 +150,7 @@ class EndWatcher:
             for job_id in ids:
                 self._of_job[job_id].add(wait)
             if self._is_following:
-                self._new |= ids  # One may have ended since it was stored, and the stream has said so already.
+                self._new |= ids  # One may have ended since it was stored, and the stream may have reported that.
             self._changed.notify_all()
 
     def _start_threads(self) -> None:
@@ -247,8 +247,8 @@ class EndWatcher:
                 if wait.is_over:
                     over.append(self._waits[wait])
                     self._forget(wait)
-            # A nursery goes on waiting for others: without this, each of its ended children would be looked at for as
-            # long as it does.
+            # A nursery goes on waiting for other children: without this, each child that has ended would be read again
+            # until the wait is over.
             for job_id in (*found.ended, *found.recurring, *gone):
                 waits = {wait for wait in self._of_job.get(job_id, ()) if job_id in wait.live}
                 if waits:

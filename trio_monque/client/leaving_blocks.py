@@ -1,11 +1,13 @@
-"""How a block of a job nursery ends: it waits for its children, or cancels them, and raises what they have failed with.
+"""Ends a block of a job nursery: waits for its children, or cancels them, and raises their failures.
 
-- Left normally, it waits for all children. Those of an earlier run that this one did not ask for are cancelled.
-- After the first failure, under `fail="cancel"`, the body and the other children are cancelled. The failure is written
-  into the parent before that, so that every later run of the same try ends the block in the same way.
-- An error of the body, and a cancellation of the run, cancel the children, and wait for them. The next run starts them
-  again.
-- A run that is lost or shut down, and one that raises Snooze, leave the children to the next run.
+- After its body has returned, the block waits for all children. It cancels those that an earlier run has started and
+  this one has not.
+- After the first failure, under `fail="cancel"`, the block cancels its body and the other children. It writes the
+  failure into the parent before that, so that every later run of the same try ends the block in the same way.
+- After an error of the body, or a cancellation of the run, the block cancels its children and waits for them. The next
+  run starts them again.
+- If the run has lost its claim, is cut short by a shutdown, or raises Snooze, the block leaves the children to the next
+  run.
 """
 
 from __future__ import annotations
@@ -25,8 +27,8 @@ from ..log import logger_of
 from ..store.driver.types import ObjectId
 from ..store.jobs import nursery_children
 from .child_starts import prevent_children, prevent_deleted
+from .children_of_block import AGAIN_AFTER, ChildrenOfBlock, has_been_deleted
 from .monque import carry_out, context_of
-from .nursery_block import AGAIN_AFTER, ChildrenOfBlock, has_been_deleted
 from .operation import Read, Write
 
 logger = logger_of("nursery")
@@ -34,11 +36,11 @@ logger = logger_of("nursery")
 MOST_NAMED: Final = 10
 
 MOST_RECORDED: Final = 100
-"""Children of a failed block that are written into its parent. One would do."""
+"""Children of a failed block that are written into its parent. Later runs need only one of them."""
 
 
 async def wait_for_all(block: ChildrenOfBlock) -> None:
-    """Wait until all children have ended, and those of earlier runs that this one did not ask for."""
+    """Wait until all children have ended; cancel those of earlier runs that this one has not started."""
     if len(block.ended) < len(block.children):
         async with block.owner.waiting():
             while len(block.ended) < len(block.children):
@@ -70,7 +72,7 @@ async def _end_stragglers(block: ChildrenOfBlock) -> None:
 
 
 async def leave(block: ChildrenOfBlock, error: BaseException | None) -> None:
-    """End the block, after what its body raised: cancel what lives, unless that is left to the next run."""
+    """End the block after its body has raised `error`: cancel live children, unless the next run takes them over."""
     block.is_open = False
     if error is not None and (block.owner.leaves_children or _is_snooze(error)):
         return
@@ -97,24 +99,24 @@ async def leave(block: ChildrenOfBlock, error: BaseException | None) -> None:
 
 
 async def _record(block: ChildrenOfBlock) -> None:
-    """Let every later run of this try fail as this one does."""
+    """Record the failure, so that every later run of this try fails in the same way."""
     failed = [child.id for child in block.ended if block.is_failure(child)]
     block.failed_by = failed[:MOST_RECORDED]
     await block.record_failure()
 
 
 async def _keep_failures(block: ChildrenOfBlock) -> None:
-    """Let every later run of this try find the same failures."""
+    """Make sure that every later run of this try finds the same failures."""
     failed = [child for child in block.ended if block.is_failure(child)]
     deleted = [child.job for child in failed if has_been_deleted(child)]
     if deleted:
-        # In their place, so that the next run does not start them again.
+        # Cancelled children take their place, so that the next run does not start them again.
         context = context_of(block.owner.monque)
         await carry_out(block.owner.monque, Write(lambda _: prevent_deleted(context, deleted)))
 
 
 async def _end_all(block: ChildrenOfBlock) -> bool:
-    """Cancel children until none lives; return whether none does."""
+    """Cancel children until none is live; return whether none is: the next run may have taken them over."""
     while not block.owner.leaves_children:
         try:
             await _prevent_unanswered(block)
@@ -128,7 +130,7 @@ async def _end_all(block: ChildrenOfBlock) -> bool:
             continue
         if not alive:
             return True
-        # Also those that this run did not ask for.
+        # Also children that this run has not started.
         block.ends.add(child.id for child in alive)
         async with block.owner.waiting():
             await block.some_end(within=AGAIN_AFTER)
@@ -136,7 +138,7 @@ async def _end_all(block: ChildrenOfBlock) -> bool:
 
 
 async def _prevent_unanswered(block: ChildrenOfBlock) -> None:
-    """Take the ids of starts that were not answered, so that a first sending that comes late stores nothing."""
+    """Occupy the ids of unanswered starts, so that a first sending that arrives late cannot store a child."""
     if lost := tuple(block.unanswered.values()):
         monque, epoch = block.owner.monque, block.block.asking.epoch
         prevent = partial(prevent_children, context_of(monque), epoch, lost)
@@ -148,19 +150,19 @@ async def _prevent_unanswered(block: ChildrenOfBlock) -> None:
 
 
 async def outcome(block: ChildrenOfBlock, error: BaseException | None) -> BaseException | None:
-    """Return what the block raises after what its body raised; None if it ends normally."""
+    """Return what the block raises if its body has raised `error`; None if it ends normally."""
     if block.fault is not None:
         return block.fault
     if error is not None and (not isinstance(error, Exception) or _is_snooze(error)):
-        return error  # A cancellation, in most cases: nothing of ours may take its place.
+        return error  # A cancellation, in most cases: no other error may replace it.
     failed = None if block.policy == "keep" else await _failure(block)
     if failed is not None:
-        # Beside an error of the body, or if the time for its cancellations was over: the handler may act on it.
+        # Not written yet if the body has raised, too, or if the clean-up time was over: the handler may act on it.
         await (block.record_failure() if block.failed_by else _record(block))
     if error is None:
         return failed
     if failed is not None and _is_within(error, failed):
-        return failed  # The body raised the error of a child: the same failure once.
+        return failed  # The body has raised the error of a child: report that failure once.
     errors = [error] if failed is None else [error, failed]
     return ExceptionGroup(f"errors in block {block.block.key!r} of a job nursery", errors)
 
@@ -172,7 +174,7 @@ async def _failure(block: ChildrenOfBlock) -> JobNurseryError | None:
             errors[child.id] = child.error
     for one in block.failed_by:
         if one not in errors:
-            # In an earlier run, and this one did not come to ask for it.
+            # It has failed in an earlier run, and this one has not started it.
             errors[one] = await _error_of(block, one)
     if not errors:
         return None

@@ -54,7 +54,7 @@ class LocalScheduler(Protocol):
         """Look whether runs are asked to end: in virtual time, no change stream reports it."""
 
     def look_for_orphans(self) -> None:
-        """Look for children of job nurseries whose parents are over: a client has changed or deleted jobs."""
+        """Look for children of job nurseries whose parents have ended: a client has changed or deleted jobs."""
 
     def look_for_pauses(self) -> None:
         """Look up the paused names before the next claim: they may have changed."""
@@ -137,7 +137,7 @@ class Announcer:
 
     def deliver(self, caused: Caused) -> None:
         """Wake schedulers for what an operation caused, once, and tasks that wait for the ends of jobs."""
-        if not (caused.jobs and caused.are_new):  # To store jobs ends none.
+        if not (caused.jobs and caused.are_new):  # Storing new jobs does not end any.
             announce_ends(self._namespace)
         if caused.jobs:
             self.announce(caused.jobs, caused.session, new=caused.are_new)
@@ -198,7 +198,7 @@ def wake_all_schedulers() -> None:
 # --- Job nurseries ---
 
 WITH_NURSERIES: Final[set[str]] = set()
-"""The collections on which this process has opened job nurseries: a scheduler looks for orphans of theirs."""
+"""The collections in which this process has opened job nurseries. Only there, schedulers look for orphans."""
 
 
 # --- The ends of jobs ---

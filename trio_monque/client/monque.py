@@ -497,7 +497,7 @@ async def carry_out(monque: Monque, operation: Operation[R]) -> R:
 
 
 async def follow_ends(monque: Monque, ends: ChildEnds, work: Callable[[], Awaitable[None]]) -> None:
-    """Find out the ends that a job nursery of this client waits for, for as long as `work` goes on."""
+    """Run `work`, and report ends to a job nursery of this client meanwhile."""
     await ends.follow(monque._context.jobs, monque._db_threads, monque._end_watcher, work)  # noqa: SLF001  # Of the class above.
 
 

@@ -14,7 +14,7 @@ from .monque import Monque
 
 
 class NurseryOwner(Protocol):
-    """The parent. All calls are made on the loop of its block."""
+    """The parent of a job nursery. The block calls it on its own event loop."""
 
     @property
     def monque(self) -> Monque:
@@ -28,11 +28,11 @@ class NurseryOwner(Protocol):
 
     @property
     def leaves_children(self) -> bool:
-        """Whether the run ends in a way that leaves its children to the next one: it is lost, or shut down."""
+        """Whether the next run takes the children over: this run has lost its claim, or is cut short by a shutdown."""
         ...
 
     def opening(self, key: str | None) -> AbstractAsyncContextManager[NurseryBlock]:
-        """Open a block: write the scope, unless the parent has it. The block is open for as long as the context.
+        """Open a block: write the scope, unless the parent has one. The block is open as long as the context is.
 
         Raises:
             MonqueError: A block cannot be opened now; the message says what to do.
@@ -40,29 +40,30 @@ class NurseryOwner(Protocol):
         ...
 
     async def record_failure(self, block: str, children: Sequence[ObjectId]) -> None:
-        """Write that a block has failed, and by which children, before anything else comes of it."""
+        """Write that a block has failed, and by which children, before the failure has any other effect."""
         ...
 
     @property
     def work(self) -> Callable[[], Coroutine[Any, Any, None]] | None:
-        """What must be done beside the body, until cancelled; None for nothing."""
+        """What the block runs beside its body, until it cancels it; None for nothing."""
         ...
 
     def waiting(self) -> AbstractAsyncContextManager[None]:
-        """Inside, the run waits for its children, and has no slot."""
+        """Return a context in which the run waits for its children, and does not occupy a slot."""
         ...
 
     def closing(self, *, is_cancelled: bool) -> AbstractContextManager[object]:
-        """Go around the end of a block: shielded for as long as a cancelled parent may clean up.
+        """Return a context for the end of a block, shielded for as long as a cancelled parent may clean up.
 
-        `is_cancelled`: a cancellation has ended the body. No scope knows of it if asyncio itself cancelled its task.
+        `is_cancelled` is true if a cancellation has ended the body. If asyncio itself has cancelled its task, no cancel
+        scope shows it.
 
-        If the parent is cancelled inside of it, it may raise that, and is then entered once more.
+        If the parent is cancelled inside the context, that may raise the cancellation, and the block enters a new one.
         """
         ...
 
     def lose(self) -> None:
-        """A newer run has taken over: this one ends as one that lost its claim."""
+        """End this run as one that has lost its claim: a newer run has taken over."""
         ...
 
 
@@ -74,9 +75,9 @@ class NurseryBlock:
         asking: The scope, and the run.
         key: The key of the block, or its number.
         failed_by: The children by which it failed in an earlier run of this try; empty if it did not.
-        is_resumed: An earlier run has opened the scope, and may have started children.
-        is_over: Called by the parent when it is ended from outside, with the error that the block then raises. The
-            nursery sets it.
+        is_resumed: Whether an earlier run has opened the scope, and may have started children.
+        is_over: The parent calls it when it is ended from outside, with the error that the block then raises.
+            `ChildrenOfBlock` sets it.
     """
 
     asking: Asking

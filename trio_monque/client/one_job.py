@@ -28,7 +28,7 @@ from ..jobs.job_query import object_id
 from ..jobs.new_job import Named, check_name, check_unique_key, name_of
 from ..jobs.nursery_scopes import PROGRAM
 from ..store.driver.types import ObjectId
-from ..store.jobs import job_changes, nursery_children
+from ..store.jobs import job_changes, parents_of_children
 from ..store.jobs.job_changes import KeyInUseError
 from ..store.reads import queries
 from .client_context import ClientContext
@@ -118,7 +118,7 @@ def retry_job(context: ClientContext, job_id: ObjectId | str) -> Operation[Job |
     """Make a failed or cancelled job pending again, due now and with all its attempts.
 
     A parent of job nurseries begins a new try: its handler decides anew, and children that had failed run again. A
-    child whose parent is over becomes a job of its own.
+    child that its parent does not need any more becomes a job of its own.
 
     Returns:
         The job as it is now; None if no job has that id.
@@ -296,15 +296,15 @@ def _retry(context: ClientContext, seen: Job, now: datetime, caused: Caused) -> 
 
 
 def _free_of_nurseries(context: ClientContext, seen: Job) -> None:
-    """Detach a child whose parent is over, so that it may run by itself. Raises if only its parent may run it again."""
+    """Detach a child that its parent does not need, so that it may run by itself. Raises if its parent needs it."""
     if seen.name == PROGRAM:
         raise JobStateError(seen.id, seen.status, "retry", "it stood for a program, which is gone: start the program")
     if seen.child is None:
         return
-    if seen.id in nursery_children.needed(context.jobs, [seen.id]):
+    if seen.id in parents_of_children.needed(context.jobs, [seen.id]):
         because = f"it is a child of job {seen.child.parent}: retry that job"
         raise JobStateError(seen.id, seen.status, "retry", because)
-    nursery_children.detach(context.jobs, [seen])
+    parents_of_children.detach(context.jobs, [seen])
 
 
 def _status_of(context: ClientContext, job_id: ObjectId) -> str:

@@ -1,4 +1,4 @@
-"""`open_job_nursery`: the block, from its opening to what it raises. JobNursery has what happens inside."""
+"""`open_job_nursery`: opens a block of a job nursery, runs its tasks, and raises what it ends with."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ import anyio
 from ..error_types import InvalidOptionError
 from ..foreign_errors import unwrapped
 from ..jobs.nursery_scopes import is_key
+from .children_of_block import POLICIES, ChildrenOfBlock, Policy
 from .job_nursery import JobNursery
 from .leaving_blocks import leave, outcome, wait_for_all
 from .monque import Monque
-from .nursery_block import POLICIES, ChildrenOfBlock, Policy
 from .nursery_owner import NurseryOwner
 from .program_nurseries import ProgramNurseries
 
 BLOCK_TRACE: Final[ContextVar[Callable[[ChildrenOfBlock], Callable[[BaseException | None], None]] | None]] = ContextVar(
     "monque_block_trace", default=None
 )
-"""Called at the begin of each block of a traced run; what it returns is called at the end, with what is raised."""
+"""Called at the start of each block of a traced run. The block calls its return value at the end, with its error."""
 
 LONGEST_KEY: Final = 255
 
@@ -32,35 +32,36 @@ def open_job_nursery(
 ) -> AbstractAsyncContextManager[JobNursery, bool]:
     """`async with open_job_nursery(job) as nursery:` starts jobs, and waits for them when the block is left.
 
-    The children run wherever the fleet has a worker for them. No child outlives the block, whichever process dies: if
-    the handler is killed, its next run comes to the same block, asks for the same children, and finds those that it had
-    started. So it must come to the same blocks (by their order, or by `key`) and ask for the same children (by their
-    data, or by `key`); all else may differ from run to run. `job.step` keeps what is decided by anything else.
+    The children run on any instance of the fleet that has a worker for them. No child outlives the block, whichever
+    process dies. If the handler is killed, its next run opens the same block, starts the same children, and finds those
+    that exist already. So each run must open the same blocks (by their order, or by `key`) and start the same children
+    (by their data, or by `key`); all else may differ from run to run. If either depends on anything but the data of the
+    job, decide it in a `job.step`, which keeps the result for later runs.
 
-    While a run waits for its children it has no slot, neither of its name nor of its instance.
+    While a run waits for its children, it does not occupy a slot of its name or of its instance.
 
-    Leaving the block waits for all children. Cancelled, lost or shut down meanwhile:
+    Leaving the block waits for all children. If the run is ended meanwhile:
 
-    - A cancellation of the run, by a user or its time limit, cancels the children, and waits for them as long as a
-      clean-up may take. The fleet ends those that are left.
-    - A run that lost its claim, that is cut short by a shutdown, or that raises `Snooze` leaves the children to the
+    - If a user or its time limit cancels the run, the block cancels the children, and waits for them during the
+      clean-up time. The fleet ends those that are left.
+    - If the run loses its claim, is cut short by a shutdown, or raises `Snooze`, the block leaves the children to the
       next run.
 
     Args:
-        parent: The RunningJob of the handler; or a client, in a program. A program holds a job of its own meanwhile, so
-            that the fleet ends the children of one that dies.
-        key: What names the block for all runs of the handler; by default, its number does. Long workflows should have
-            one, so that a deployment may put another block before it.
-        fail: What the first child that does not complete means. "cancel": the body and the other children are
-            cancelled. "wait": the others go on, and then the error is raised. "keep": nothing is raised; look at
+        parent: The RunningJob of the handler; or a client, in a program. The program holds a job of its own meanwhile,
+            so that the fleet ends the children if the program dies.
+        key: The name of the block, the same in all runs of the handler; by default, its number. Give the blocks of a
+            long workflow keys, so that a deployment may put another block before them.
+        fail: What happens if a child does not complete. "cancel": the first such child cancels the body and the other
+            children. "wait": the others go on, and then the error is raised. "keep": nothing is raised; look at
             `child.error` of each.
 
     Raises:
         JobNurseryError: A child failed, was cancelled by another caller, was not started by its `start_by`, or was
             deleted. A group with an error for each. If such an error ends the handler, its job fails for good: another
             attempt would find the same failure.
-        ExceptionGroup: The body raised; with the JobNurseryError beside that, if there is one. The children were
-            cancelled.
+        ExceptionGroup: The body raised an error. The group also has the JobNurseryError, if there is one. The children
+            were cancelled.
         MonqueError: The job has had its transaction; or a block without a key is open in another task.
         ClaimLostError: The claim was lost.
     """
@@ -105,7 +106,7 @@ async def _open(owner: NurseryOwner, key: str | None, fail: Policy) -> AsyncIter
                 raised = await outcome(block, error)
                 tasks.cancel_scope.cancel()
         except BaseExceptionGroup as group:
-            # Of our own task, which has crashed; the body was cancelled with it.
+            # A task of the block itself has crashed, and the body was cancelled with it.
             raised = unwrapped(group)
         except BaseException as cancelled:  # noqa: BLE001  # Raised again, once its span has ended.
             raised = cancelled

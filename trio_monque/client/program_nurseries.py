@@ -1,9 +1,9 @@
-"""The parent of a nursery that a program opens: a job of its own, which the program holds as an instance holds a claim.
+"""ProgramNurseries: the parent of a nursery that a program opens, which is a job that stands for the program.
 
-It is inserted as running, under a claim of the program, before any child. The program renews it, and deletes it under
-its fence at the end. If the program dies, any instance of the fleet finds the claim dead, as it does with every other;
-and because the job may not be rescued once (`max_rescues` 0), it is given up. Its children are then without a parent,
-and the fleet ends them. So a program needs nothing that a job does not have: one kind of parent, one fence, one sweep.
+The program inserts the job as running, under a claim of its own, before any child. It renews the claim, and at the end
+deletes the job under its fence. If the program dies, an instance of the fleet finds the dead claim, as it finds every
+other one. It gives the job up instead of rescuing it, because `max_rescues` is 0, and a sweeper ends the children. So
+handlers and programs have the same kind of parent, the same fence and the same sweeper.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ RETRY_AFTER: Final = 1.0
 
 
 class ProgramNurseries:
-    """A `NurseryOwner`, for one block."""
+    """The `NurseryOwner` of one block in a program."""
 
     def __init__(self, monque: Monque) -> None:
         self.monque = monque
@@ -85,13 +85,13 @@ class ProgramNurseries:
             asking = Asking(job.nursery.id, job.attempts, job.attempts)
             self._block = NurseryBlock(asking, "0" if key is None else key, is_resumed=False)
             if virtual_time() is not None:
-                # There, schedulers look at claims only as long as they know of one.
+                # In virtual time, schedulers look at claims only as long as they know of one.
                 watch_claims(self._context.jobs.collection.full_name, lambda: self._is_over)
             yield self._block
             is_left = True
         finally:
             self._is_over = True
-            if self._job is not None:  # It was sent; also for a program that was cancelled meanwhile.
+            if self._job is not None:  # The insert was sent, even if the program was cancelled meanwhile.
                 with anyio.CancelScope(shield=True), anyio.move_on_after(self._cleanup):
                     was_ours = await self._delete()
                     if is_left and not was_ours:
@@ -103,7 +103,7 @@ class ProgramNurseries:
         self._job = job = program_job(context.now(), self._beat)
         self._beaten = job.created_at
         parcel = inserting.Parcel(job, document_of(job))
-        # Acknowledged before any child is started: without a parent, the fleet would end them.
+        # Acknowledged before any child is started: the fleet would end children without a parent.
         inserting.insert_new(context.jobs, [parcel])
 
     async def _delete(self) -> bool:
@@ -119,7 +119,7 @@ class ProgramNurseries:
     # --- For a nursery ---
 
     async def record_failure(self, block: str, children: Sequence[ObjectId]) -> None:
-        """Nothing: no later run comes to the block."""
+        """Do nothing: a program has no later run."""
 
     async def work(self) -> None:
         """Renew the claim until cancelled."""
@@ -136,7 +136,7 @@ class ProgramNurseries:
                     error,
                     self.job,
                 )
-                # As an engine: the program ends its block before the fleet takes its job for dead.
+                # As an engine does, the program ends its block before the fleet takes its claim for dead.
                 if anyio.current_time() - sent >= (LEASE_IN_BEATS - 0.5) * self._beat:
                     self.lose()
                     return
@@ -150,7 +150,7 @@ class ProgramNurseries:
                 self._end_with(JobCancelledError(self.job))
 
     def _renew(self, caused: Caused) -> leases.Renewed:
-        # Later than the one before, also after the server's clock steps back: it would look dead otherwise.
+        # Later than the last renewal even if the server's clock steps back: the claim would look dead otherwise.
         self._beaten = max(self._context.now(), self._beaten + timedelta(milliseconds=1))
         return leases.renew(self._context.jobs, [self.job], self._beaten)
 
@@ -163,7 +163,7 @@ class ProgramNurseries:
 
     @contextmanager
     def _closing(self, *, is_cancelled: bool) -> Iterator[None]:
-        # Before a cancellation there is no limit, and no shield: it is called again once the program is cancelled.
+        # Without a cancellation, no limit and no shield: if the program is cancelled inside, the block calls it again.
         is_cancelled = is_cancelled or anyio.current_effective_deadline() == -math.inf
         with anyio.CancelScope(shield=is_cancelled) as scope:
             if is_cancelled:
@@ -197,7 +197,7 @@ def program_job(now: datetime, beat: float) -> Job:
         created_at=now,
         updated_at=now,
         attempts=1,
-        # It is given up with its first death: nothing could run it again.
+        # Given up after its first death: no worker could run it again.
         limits=JobLimits(max_rescues=0),
         claim=stamp.claim(),
         nursery=NurseryScope(id=ObjectId(), since_attempt=1),

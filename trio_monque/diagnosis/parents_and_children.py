@@ -1,6 +1,6 @@
-"""What can be said of a parent of job nurseries, and of a child, at the cost of one read: facts without words. Pure.
+"""Facts about a parent of job nurseries, and about a child, at the cost of one read; without words. Pure.
 
-Children that have ended are in no index, so nothing counts them.
+No index has children that have ended, so they are not counted.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class BlockNow:
     Attributes:
         key: Its key, or its number.
         running, pending: Its live children.
-        failed_by: The ids of children by which it has failed.
+        failed_by: The ids of the children whose failures have ended it.
     """
 
     key: str

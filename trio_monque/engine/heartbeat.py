@@ -139,7 +139,7 @@ class Heartbeat(Generic[ClaimT, SettlementT]):
                 self._answer = None
 
     def beat_now(self) -> None:
-        """Renew at once: a cancellation may have been requested, which nothing else would report here."""
+        """Renew at once, and so find requested cancellations, which no change stream reports in virtual time."""
         self._is_overdue.set()
 
     # --- Without renewals ---

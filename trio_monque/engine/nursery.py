@@ -229,11 +229,11 @@ class Engine(Generic[ClaimT, SettlementT, BatchT, SeenT, RescuedT]):
         self._heartbeat.resume_renewals(run)
 
     def park(self, run: Run[ClaimT], time_limit: float) -> None:
-        """A task of the run waits for other items; see `Runner.park`."""
+        """Release the slot of a run: one of its tasks waits for other items; see `Runner.park`."""
         self._runner.park(run, time_limit)
 
     def unpark(self, run: Run[ClaimT]) -> None:
-        """That wait is over; see `Runner.unpark`."""
+        """End that wait; see `Runner.unpark`."""
         self._runner.unpark(run)
 
     @property
@@ -250,7 +250,7 @@ class Engine(Generic[ClaimT, SettlementT, BatchT, SeenT, RescuedT]):
         self.waker.look()
 
     def look_for_requests(self) -> None:
-        """A cancellation may have been requested; see `Heartbeat.beat_now`."""
+        """Look whether cancellations were requested; see `Heartbeat.beat_now`."""
         self._heartbeat.beat_now()
 
     def end_with(self, error: Exception) -> None:

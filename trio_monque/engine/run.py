@@ -236,15 +236,15 @@ class Run(Generic[ClaimT]):
         return max(0.0, self._clock.current_time() - self._started)
 
     def park(self, time_limit: float) -> None:
-        """One more of its tasks waits for other items. Its own time limit counts on; without one, only its renewals."""
+        """Note that one more task waits; raise the time limit to `time_limit`, infinity if only renewals limit it."""
         self.parked += 1
         if time_limit > self._time_limit:
             self._time_limit = time_limit
             self._new_ends()
 
     def unpark(self) -> None:
-        """One of those waits is over."""
-        # Decided while it is parked: its deadline may be what has ended the wait.
+        """Note that one of those waits is over."""
+        # Before the run counts as unparked: its deadline may have ended the wait.
         self._reason_except_lost_at(self._clock.current_time())
         self.parked -= 1
 
@@ -377,7 +377,7 @@ class Run(Generic[ClaimT]):
         # Report TIMEOUT only if the time limit came before the lease deadline; the earlier of the two cancelled the
         # scope.
         if self._reason is None and self.deadline <= min(now, self._lease_deadline):
-            # A parked run has done nothing wrong when its renewals end: it is given back, and goes on in its next run.
+            # A parked run whose renewals end has not exceeded its own limit: it is released, and its next run goes on.
             is_handed_over = self.parked and now < self._started + self._time_limit
             self._reason = CancelReason.SHUTDOWN if is_handed_over else CancelReason.TIMEOUT
         # `begins_at` has moved the deadline, and the scope has ended by the old one: `begin` comes too late.

@@ -290,10 +290,10 @@ class Runner(Generic[ClaimT, SettlementT]):
             self.changed()  # No settlement follows that would report it.
 
     def park(self, run: Run[ClaimT], time_limit: float = math.inf) -> None:
-        """A task of a run waits for other items, perhaps of this instance: until `unpark`, the run has no slot.
+        """Release the slot of a run until `unpark`: one of its tasks waits for other items, perhaps of this instance.
 
-        Otherwise as many such runs as there are slots would wait for ever. Nor does a run hold up suspects: it has come
-        to a wait, and has not killed this process. It is called once for each task that waits.
+        Otherwise runs that wait could occupy all slots for ever. The run does not count as a suspect any more: it has
+        reached a wait without killing this process. Call this once for each task that waits.
         """
         run.park(time_limit)
         if run.parked == 1 and not run.has_ended:
@@ -302,7 +302,7 @@ class Runner(Generic[ClaimT, SettlementT]):
             self.parked += 1
 
     def unpark(self, run: Run[ClaimT]) -> None:
-        """That wait is over: the run takes a slot again, even if none is free. Then nothing new starts until one is."""
+        """End that wait: the run takes a slot again, even if none is free. No new run starts before one is free."""
         run.unpark()
         if not run.parked and not run.has_ended:
             self._take_slot(run)

@@ -83,19 +83,19 @@ class Control(Protocol[ClaimT, SettlementT_contra]):
         ...
 
     def park(self, run: Run[ClaimT], time_limit: float) -> None:
-        """A task of the run waits for other items, and the run has no slot until `unpark`.
+        """Release the slot of a run until `unpark`: one of its tasks waits for other items.
 
-        `time_limit` is what the run itself may take; infinity if only its renewals limit it.
+        `time_limit` is the number of seconds that the run may take; infinity if only its renewals limit it.
         """
         ...
 
     def unpark(self, run: Run[ClaimT]) -> None:
-        """That wait is over."""
+        """End that wait: the run takes a slot again."""
         ...
 
     @property
     def number_parked(self) -> int:
-        """How many runs wait so."""
+        """How many runs wait like this, without a slot."""
         ...
 
     def expect(self, moment: float, item: KnownItem | None = None) -> None:

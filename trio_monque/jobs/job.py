@@ -85,9 +85,9 @@ class Job(Generic[Result_co]):
         debounced_since: When the first of the calls was made that `on_conflict="debounce"` made one job of; None for
             none, and after its first run.
         again: Another run that a call wants of this running job, by its `on_conflict`; None for none.
-        nursery: What it knows its children by, once it has opened a job nursery; None for none.
-        child: The job nursery that it is a child of (`parent`, `block`, `key`), and what its parent notes in it; None
-            for none.
+        nursery: The scope by which it finds its children, once it has opened a job nursery; None for none.
+        child: Its `parent`, `block` and `key` if it is a child of a job nursery, with the notes of its parent; None
+            if it is not a child.
         internals: What the library notes for itself. It may change with each version.
     """
 

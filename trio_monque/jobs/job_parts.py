@@ -123,13 +123,13 @@ FollowUp = FollowUpOwed | FollowUpChosen | FollowUpParked
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NurseryScope:
-    """What a job has that has opened a job nursery: what its children, and its later runs, know it by.
+    """The fields of a job that has opened a job nursery. Its later runs find its children by them.
 
     Attributes:
-        id: The scope: children have it, too.
+        id: The id of the scope, which its children have, too.
         occurrence: The occurrence of a recurring job that it belongs to; None for a one-off job.
-        since_attempt: The `attempts` of the first run of this try. A retry by hand begins a new one; then it is None.
-        failed: The blocks that have failed in this try, each with the ids of the children by which it did.
+        since_attempt: The `attempts` of the first run of this try. A retry by hand begins a new try, and unsets it.
+        failed: The blocks that have failed in this try, each with the ids of the children that had failed.
         steps: The results of `job.step`, by their keys.
     """
 
@@ -142,7 +142,7 @@ class NurseryScope:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChildOf:
-    """What a child of a job nursery has. `jobs/nursery_scopes.py` has what it means.
+    """The fields of a child of a job nursery. `jobs/nursery_scopes.py` explains how they are used.
 
     Attributes:
         scope: The scope of its parent.
@@ -150,7 +150,7 @@ class ChildOf:
         block: The key of the block that started it, or its number.
         key: Its own key in the block, if one was given.
         run: The `attempts` of the parent in the run that started it last.
-        cancelled_by: The `attempts` of the run whose block cancelled it, or of the parent when it was swept.
+        cancelled_by: The `attempts` of the run whose block cancelled it, or of the parent if a sweeper did.
     """
 
     scope: ObjectId | None = None

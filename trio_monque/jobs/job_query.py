@@ -23,7 +23,7 @@ SortField = Literal["id", "created_at", "updated_at", "next_run_at"]
 
 
 NO_SCOPE: Final = ObjectId("0" * 24)
-"""The scope of no child."""
+"""An id that is not the scope of any child."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,8 +36,8 @@ class JobFilter(JobSelector):
         created_from, created_to: `created_at` is in this range, ends included.
         run_from, run_to: Likewise for `next_run_at`.
         instance: Running jobs that this instance holds: the `id` of an Instance, or `claimedBy` of Monque for Node.
-        parent: Children of this job that are pending or run: it has started them in a job nursery. An ObjectId, or its
-            hex string. Children that have ended are not found: no index has them.
+        parent: Only children that this job has started in a job nursery, and that are pending or running. An ObjectId,
+            or its hex string. Children that have ended are not found: no index has them.
         fields: Values of fields of the meta and of the data: `{"meta.tenant": "acme"}`. The keys are dotted paths of
             letters, digits and `_`. The values are text, numbers, True, False, None and ObjectIds, or a list of
             them: the field must have one of the values. A field with a list matches if the list has the value. None
@@ -84,7 +84,7 @@ class JobFilter(JobSelector):
     def within_scope(self, scope_of: Callable[[ObjectId], ObjectId | None]) -> Self:
         """Return this filter with the scope of its parent, which the index of children begins with.
 
-        `scope_of` is called only for a filter by the parent. None: the parent is over, and has no children.
+        `scope_of` is called only for a filter by the parent. It returns None if the parent does not have children.
         """
         if not isinstance(self.parent, ObjectId):
             return self

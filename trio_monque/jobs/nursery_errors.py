@@ -14,8 +14,8 @@ from .job import Job
 class JobNurseryError(ExceptionGroup[Exception]):
     """Raised where a block of `open_job_nursery` is left, if a child did not complete.
 
-    A group, so that `except*` works, too. A class of its own, because a handler wants to catch just this, and to
-    `return` from there, which Python forbids inside `except*`.
+    It is a group, so that `except*` works, too. It has a class of its own, so that a handler can catch just this error
+    and `return` from there: Python forbids `return` inside `except*`.
 
     Attributes:
         exceptions: A `JobFailedError`, `JobCancelledError` or `JobDeletedError` for each child that did not complete,
@@ -45,7 +45,7 @@ class JobNurseryError(ExceptionGroup[Exception]):
 class NurseryLostError(MonqueError):
     """Raised in a program whose nursery is lost: its job was not renewed in time, or was deleted.
 
-    Its children are cancelled by the fleet.
+    The fleet cancels its children.
     """
 
 
@@ -53,11 +53,11 @@ _OF_SCOPE = "_monque_scope"
 
 
 def marked(error: MonqueError, scope: object) -> MonqueError:
-    """Note that this is the error of a child of that scope."""
+    """Mark an error as that of a child of this scope, and return it."""
     setattr(error, _OF_SCOPE, scope)
     return error
 
 
 def is_of_own_child(error: BaseException, scope: object) -> bool:
-    """Whether a child of this scope had this error: another run of its parent would find the same one."""
+    """Whether this is the error of a child of this scope: another run of its parent would find the same one."""
     return any(vars(leaf).get(_OF_SCOPE) == scope for leaf in leaves_of(error) if isinstance(leaf, MonqueError))

@@ -1,23 +1,23 @@
-"""Job nurseries: how a child is named, which scope of its parent counts, and what becomes of a child that a run finds.
+"""Decisions about job nurseries: the id of a child, the scope of a parent, and what a run does with a child. Pure.
 
-Pure. The parent of a nursery is a job. It has a *scope*: an id that its children have, too. The scope lives as long as
-one occurrence of the parent, through all its runs. So a run that is killed anywhere is followed by one that asks for
-the same children again, and finds them: `child_id` makes the same `_id` of the same block and key.
+The parent of a nursery is a job. It has a *scope*: an id that its children have, too. The scope lives as long as one
+occurrence of the parent, through all its runs. So after a run is killed, the next one asks for the same children and
+finds them: `child_id` makes the same `_id` of the same scope, block and key.
 
-Three numbers decide, all of them counts of claims on the parent (`attempts`), so they only grow:
+A run compares numbers that are all counts of claims on the parent (`attempts`), so they only grow:
 
-- the *epoch* of a run: its own number. A child has the epoch of the run that started it last (`run`), and that of the
-  run that cancelled it (`cancelled_by`). A cancellation by an older run was the doing of a stale one, or of one that
-  failed otherwise: the child runs again. One by a newer run shows that this run is the stale one.
-- the *try*: the epoch of its first run. A retry of the parent by hand begins a new one. What had failed in this try
-  stays failed for all its runs. What had failed in an earlier try runs again.
+- The *epoch* of a run is its own number. A child has the epoch of the run that started it last (`run`), and that of the
+  run that cancelled it (`cancelled_by`). If an older run has cancelled a child, that run was stale, or failed for
+  another reason: the child runs again. If a newer run has cancelled it, the run that asks is stale.
+- The *try* is the epoch of its first run. A retry of the parent by hand begins a new try. A child that has failed in
+  this try stays failed for all its runs. A child that has failed in an earlier try runs again.
 
-A block that fails is written into the parent, under its fence, before anything is cancelled and before the handler goes
-on (`failed`). A later run of the same try that comes to this block starts nothing, and fails as the first one did.
-Without that, a handler that acts on the failure (it undoes the order) and is killed would come to the block once more,
-and its next run might start, or find again, what the failed block had cancelled.
+A block that fails is written into the parent (`failed`), under its fence, before the block cancels anything and before
+the handler goes on. A later run of the same try that opens this block does not start children, and fails as the first
+one did. Without that record, assume a handler that acts on the failure (it undoes the order) and is killed: its next
+run would enter the block once more, and might start, or find again, the children that the failed block had cancelled.
 
-A child that has no scope any more was detached from a parent that had ended. Who still waits for it is a stale run.
+A child that has no scope any more was detached from a parent that had ended. A run that still waits for it is stale.
 """
 
 from __future__ import annotations
@@ -37,43 +37,43 @@ PROGRAM: Final = "trio_monque.nursery"
 """The name of the job that a program holds while it has a nursery open."""
 
 OF_A_DELETED_PARENT: Final = 2**53 - 1
-"""The epoch of a sweep where no parent is left whose `attempts` it could be: no run of that scope comes any more."""
+"""The epoch of a sweep if the parent was deleted, and its `attempts` with it. No run of that scope follows."""
 
 _LIVE: Final = frozenset({JobStatus.PENDING, JobStatus.PROCESSING})
 
 
 def is_program_given_back(job: Job) -> bool:
-    """Whether a job that stood for a program has lost its claim: nothing claims it again."""
+    """Whether a job that stood for a program has lost its claim: no worker claims it again."""
     return job.name == PROGRAM and job.status is JobStatus.PENDING
 
 
 def child_id(scope: ObjectId, block: str, key: str) -> ObjectId:
-    """The id of the child with this key: the time of its scope, and a hash of all three.
+    """Return the id of the child with this key: the time of its scope, and a hash of all three.
 
-    `_id` is the only index that makes a child unique, so no other one is needed.
+    So the index of `_id` makes a child unique, and no other index is needed.
     """
-    named = f"{len(block)}:{block}:{key}"  # No two pairs of texts are the same then.
+    named = f"{len(block)}:{block}:{key}"  # The length makes sure that two different pairs never give the same text.
     return ObjectId(scope.binary[:4] + blake2b(scope.binary + named.encode(), digest_size=8).digest())
 
 
 def is_key(given: object, longest: int) -> TypeGuard[str]:
-    """Whether it can name a block, a child or a step: MongoDB stores no lone surrogates."""
+    """Whether it can be the key of a block, a child or a step: MongoDB does not store lone surrogates."""
     if not isinstance(given, str) or not 1 <= len(given) <= longest or "\0" in given:
         return False
     return not any("\ud800" <= one <= "\udfff" for one in given)
 
 
 def default_key(name: str, payload: bytes, used: Counter[str]) -> str:
-    """The key of a child without one: its name, a hash of its data, and how many equal ones were started before it."""
+    """Return the key of a child without one: its name, a hash of its data, and its number among equal children."""
     content = f"{name}:{blake2b(payload, digest_size=8).hexdigest()}"
     used[content] += 1
     return f"{content}:{used[content]}"
 
 
 def scope_of(job: Job) -> NurseryScope | None:
-    """The scope that counts now: of a recurring job, only one that was opened in this occurrence."""
-    # Monque for Node, or a reschedule, may have ended the occurrence without clearing it. The next one must not take
-    # its results.
+    """Return the scope of a job that is in effect; for a recurring job, only one that was opened in this occurrence."""
+    # Monque for Node, or a reschedule, may have ended the occurrence without clearing the scope. The next occurrence
+    # must not take its results.
     own = job.nursery
     if own is None or own.id is None:
         return None
@@ -83,7 +83,7 @@ def scope_of(job: Job) -> NurseryScope | None:
 
 
 def opened_by(job: Job) -> NurseryScope:
-    """The scope that a run of this job works in: the one that it has, in this try, or a new one."""
+    """Return the scope for the nurseries of a run of this job: the one that the job has, in this try, or a new one."""
     own = scope_of(job)
     if own is None:
         return NurseryScope(id=ObjectId(), occurrence=occurrence_of(job), since_attempt=job.attempts)
@@ -91,37 +91,37 @@ def opened_by(job: Job) -> NurseryScope:
 
 
 def with_scope(job: Job, scope: NurseryScope) -> Job:
-    """The same job with this scope."""
+    """Return the same job with this scope."""
     return made_of({**vars(job), "nursery": scope})
 
 
 def as_child(job: Job, child: ChildOf, child_key: str) -> Job:
-    """The new job as a child: with the id that its key makes."""
+    """Return the new job as a child, with the id that its key makes."""
     assert child.scope is not None
     assert child.block is not None
     return made_of({**vars(job), "id": child_id(child.scope, child.block, child_key), "child": child})
 
 
 class ChildFate(Enum):
-    """What a run does with a child that it asks for, or waits for, and that it has found as it is."""
+    """What a run does with a child that it has found when it started it, or waits for."""
 
     TAKE = auto()
-    """It is what it is: live, completed, or ended otherwise, which is a failure of the block."""
+    """Take it as it is: live, completed, or ended otherwise, which is a failure of the block."""
     ADOPT = auto()
-    """It is live from an earlier try: this try takes it over."""
+    """Take it over into this try: it is live from an earlier one."""
     RUN_AGAIN = auto()
-    """It ended otherwise in an earlier try, or a stale run cancelled it."""
+    """Run it again: it did not complete in an earlier try, or a stale run has cancelled it."""
     LOST = auto()
-    """A newer run has cancelled it, or it was detached: this run is a stale one."""
+    """End this run, which is stale: a newer run has cancelled the child, or it was detached."""
 
 
 @dataclass(frozen=True, slots=True)
 class Asking:
-    """The run that asks.
+    """The run that starts children and waits for them.
 
     Attributes:
         scope: The id of the scope.
-        epoch: The `attempts` of the parent.
+        epoch: The `attempts` of the parent in this run.
         since: The first epoch of this try.
     """
 
@@ -130,7 +130,7 @@ class Asking:
     since: int
 
     def fate_of(self, found: Job) -> ChildFate:
-        """Decide what to do with a child. While the run itself cancels its block, it asks for none."""
+        """Decide what to do with a child. A run whose block cancels its children does not call it."""
         child = found.child
         if child is None or child.scope != self.scope:
             return ChildFate.LOST
@@ -139,12 +139,12 @@ class Asking:
             return ChildFate.ADOPT if is_older else ChildFate.TAKE
         if found.status is JobStatus.COMPLETED:
             return ChildFate.TAKE
-        # Only a cancelled child has it by its end: one that was asked to end may have ended by itself.
+        # It counts only for a cancelled child: one that was asked to end may have ended by itself.
         by = child.cancelled_by if found.status is JobStatus.CANCELLED else None
-        # Its own epoch, too: it cancels nothing while it asks. A sweeper has found that the job of this run has ended.
+        # Also its own epoch: this run does not cancel now, so a sweeper has found that the job of this run had ended.
         if by is not None and by >= self.epoch:
             return ChildFate.LOST
-        # Without `cancelled_by`, an operator cancelled it, or its `start_by` did: that is a failure of the block.
+        # Without `cancelled_by`, an operator or its `start_by` has cancelled it: that is a failure of the block.
         return ChildFate.RUN_AGAIN if is_older or by is not None else ChildFate.TAKE
 
 

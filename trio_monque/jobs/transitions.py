@@ -51,7 +51,7 @@ from .run_again import COPIED
 _NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 
 _BY_ITS_BLOCK: Final = ("child.cancelled_by",)
-"""What the pass of a job nursery leaves in a child that it cancels."""
+"""The field that a block or a sweeper writes into a child that it cancels."""
 
 PENDING, PROCESSING = JobStatus.PENDING, JobStatus.PROCESSING
 COMPLETED, FAILED, CANCELLED = JobStatus.COMPLETED, JobStatus.FAILED, JobStatus.CANCELLED
@@ -188,8 +188,8 @@ def _unless_cancelled(job: Job) -> dict[str, Any]:
 
 
 def _nursery(job: Job) -> tuple[str, ...]:
-    """What is removed where the work of a job is done: its scope lives as its checkpoint does."""
-    # Only of jobs that have one: all others are written as ever. A run that has opened one has it in its copy, too.
+    """Return the fields to clear when the work of a job is done: its scope lives as long as its checkpoint."""
+    # Only for jobs with a scope; all others are written as before. A run that has opened a scope has it in its copy.
     return () if job.nursery is None else ("nursery",)
 
 
@@ -441,13 +441,13 @@ def report(job: Job, now: datetime, **reported: Any) -> Transition:
 def open_scope(job: Job, now: datetime, scope: NurseryScope) -> Transition:
     """Writes the scope of the job's nurseries, and the results of its steps, before any child is started.
 
-    Under the fence: a run that lost its claim must not start children that no job has.
+    Under the fence: a run that has lost its claim must not start children, which would have no parent.
     """
     return Transition(guard=fence(job), set={"nursery": scope, "updated_at": now})
 
 
 def reset_deaths(job: Job, now: datetime) -> Transition:
-    """Counts deaths in a row anew: the run has come to a wait for its children, and has not killed its process."""
+    """Resets the count of deaths in a row: the run has reached a wait for its children without killing its process."""
     return Transition(guard=fence(job), set={"updated_at": now}, cleared=("rescues",))
 
 
@@ -462,7 +462,7 @@ def request_cancel(job: Job, now: datetime) -> Transition:
 
 
 def _cancelled_by_block(job: Job) -> tuple[str, ...]:
-    """What is removed when something else than its block cancels a child: otherwise its parent would run it again."""
+    """Return the fields to clear when a child is cancelled, but not by its block: its parent must not run it again."""
     return () if job.child is None else _BY_ITS_BLOCK
 
 
@@ -474,7 +474,7 @@ def cancel_pending(job_id: ObjectId, now: datetime) -> Transition:
     return Transition(
         guard={"id": job_id, "status": PENDING},
         set={"status": CANCELLED, "updated_at": now},
-        # A job that is tried again may have them; and a child that Monque for Node took back from its block.
+        # A job that is tried again may have them, and so may a child that Monque for Node took back from its block.
         cleared=("again", *_BY_ITS_BLOCK),
     )
 
@@ -501,10 +501,10 @@ def drop_again(job: Job, now: datetime) -> Transition:
 def retry_again(job_id: ObjectId, now: datetime) -> Transition:
     """failed or cancelled -> pending, due now, with all attempts available again."""
     return Transition(
-        # Not a child: its parent may have gone on without it. One whose parent is over is detached before.
+        # Not a child: its parent may have gone on without it. If its parent does not need it, it is detached first.
         guard={"id": job_id, "status": OneOf((FAILED, CANCELLED)), "child.scope": None},
         set={"status": PENDING, "fail_count": 0, "next_run_at": now, "updated_at": now},
-        # The limit too: the caller wants it to run now. And for a job nursery a new try begins.
+        # The limit too: the caller wants it to run now. For its job nurseries, a new try begins.
         cleared=("claim", "fail_reason", "rescues", "limits.start_by", "nursery.since_attempt", "nursery.failed"),
         added={"internals.rev": 1},
     )
@@ -518,7 +518,7 @@ def run_child_again(job: Job, now: datetime, epoch: int) -> Transition:
         guard={
             "id": job.id,
             "status": OneOf((FAILED, CANCELLED)),
-            # As it was found: an operator may have cancelled it meanwhile, or a newer run has.
+            # As the run has read it: an operator or a newer run may have cancelled it meanwhile.
             "child.scope": child.scope,
             "child.run": child.run,
             "child.cancelled_by": child.cancelled_by,

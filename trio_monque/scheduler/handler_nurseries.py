@@ -1,7 +1,7 @@
-"""HandlerNurseries: the job nurseries of one run of a handler, and its steps. On the loop of the handler.
+"""HandlerNurseries: the job nurseries and the steps of one run of a handler, on the event loop of the handler.
 
-What a nursery needs of the run passes through here: its scope, which is written under the fence; its slot, which it
-gives back while it waits; and how a cancelled run leaves its block.
+It passes the requests of a nursery on to the run: to write the scope under the fence, to release the slot during a
+wait, and to limit the time in which a cancelled run leaves its block.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ LONGEST_STEP: Final = 1024
 
 
 class NurseryReporting(Protocol):
-    """What writes for the nurseries of runs: in the run of the engine."""
+    """Writes for the nurseries of runs, in the trio run of the engine."""
 
     async def open_scope(self, run: Run[Job]) -> Asking:
         """Write the scope of a run under its claim, unless it has one; return it."""
@@ -47,18 +47,18 @@ class NurseryReporting(Protocol):
         ...
 
     async def reset_deaths(self, run: Run[Job]) -> None:
-        """Count the deaths of its holders anew: the run has come to a wait."""
+        """Reset the count of deaths in a row: the run has reached a wait."""
         ...
 
     def park(self, run: Run[Job]) -> None:
-        """The run waits for its children, and needs no slot."""
+        """Release the slot of a run while it waits for its children."""
         ...
 
     def unpark(self, run: Run[Job]) -> None: ...
 
 
 class HandlerNurseries:
-    """A `NurseryOwner`."""
+    """The `NurseryOwner` of one run of a handler."""
 
     work = None  # The engine renews the claim.
 
@@ -67,13 +67,13 @@ class HandlerNurseries:
         self._run = run
         self._loop = loop
         self._reporting = reporting
-        # As the run began: an earlier one may have started children.
+        # Read when the run begins: an earlier run may have started children.
         self._is_resumed = scope_of(run.claim) is not None
         self._number = 0
         self._keys: set[str] = set()
         self._tasks_without_key: list[int] = []
         self._is_reported = False
-        # Each write takes the place of the scope as a whole. A step may take long, and holds up no write of a block.
+        # Each write replaces the whole scope. A step may take long, and must not delay the writes of a block.
         self._one_write = anyio.Lock()
         self._one_step = anyio.Lock()
         self._open = 0
@@ -140,7 +140,7 @@ class HandlerNurseries:
         return str(block)
 
     def _not_opened(self, key: str | None) -> None:
-        # The handler may try again: that is the same block.
+        # If the handler tries again, that is the same block.
         if key is None:
             self._number -= 1
         else:
@@ -155,7 +155,7 @@ class HandlerNurseries:
     async def waiting(self) -> AsyncIterator[None]:
         run, reporting, engine = self._run, self._reporting, self._loop.engine
         if run.claim.rescues:
-            # Not when the block is opened: a handler that kills its process in the body must still be given up.
+            # Not when the block is opened: a job whose handler kills its process in the body must still be given up.
             await engine.call_for(run, reporting.reset_deaths, run)
         engine.post(partial(reporting.park, run))
         try:
@@ -183,7 +183,7 @@ class HandlerNurseries:
                     value = await value
                 async with self._one_write:
                     await self._loop.engine.call_for(self._run, self._reporting.store_step, self._run, key, value)
-            # As another run of the handler would read it.
+            # As another run of the handler would read the result.
             return self._steps()[key]
 
     def _steps(self) -> Any:

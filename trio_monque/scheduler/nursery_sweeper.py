@@ -1,10 +1,11 @@
-"""NurserySweeper: ends the children of job nurseries whose parents are over, whichever process died.
+"""NurserySweeper: ends the children of job nurseries whose parents have ended, whichever process died.
 
-A block ends its own children. What it cannot end, because its process was killed, its job was deleted, cancelled or
-given up, or its clean-up took too long, every instance of the fleet finds: at its start, at each heartbeat interval,
-and at once after an end that it has written itself. Several may sweep at once; a pass repeats its conditions.
+A block ends its own children. It cannot do that if its process was killed, if its job was deleted, cancelled or given
+up, or if its clean-up took too long. So every instance of the fleet looks for such children: at its start, at each
+heartbeat interval, and at once after an end that it has written itself. Several instances may sweep at the same time,
+because each write repeats its conditions.
 
-It sends nothing unless the collection has the index of live children, which the first nursery creates.
+It does not query the database unless the collection has the index of live children, which the first nursery creates.
 """
 
 from __future__ import annotations
@@ -25,8 +26,9 @@ from ..log import logger_of
 from ..loop_time import loop_time
 from ..store.driver.database_threads import Channel, DatabaseThreads
 from ..store.driver.types import IndexModel, ObjectId
-from ..store.jobs import indexes, nursery_children
-from ..store.jobs.nursery_children import Abandoned, Pass
+from ..store.jobs import indexes, nursery_children, parents_of_children
+from ..store.jobs.nursery_children import Pass
+from ..store.jobs.parents_of_children import Abandoned
 
 logger = logger_of("scheduler")
 
@@ -40,11 +42,11 @@ MOST_LOGGED: Final = 1000
 
 
 class NurserySweeper:
-    """The loop, a chore. It may be cancelled at any time.
+    """The loop of the sweeper, a chore of the engine. It may be cancelled at any time.
 
     Args:
-        announce: Announces what was caused to the schedulers of this trio run. In any thread.
-        indexes_there: Returns which indexes the collection has of those that few jobs need.
+        announce: Announces the effects of a pass to the schedulers of this trio run. Called in any thread.
+        indexes_there: Returns the indexes that the collection has among those that few jobs need.
         interval: Seconds between two looks.
     """
 
@@ -65,25 +67,25 @@ class NurserySweeper:
         self._time = loop_time()
         self._signal = trio.Event()
         self._logged: dict[ObjectId, None] = {}
-        self._again_after = RETRY_AFTER  # Seconds; more and more, while children of abandoned scopes do not end.
+        self._again_after = RETRY_AFTER  # Seconds. It grows while children of abandoned scopes do not end.
 
     def ended(self, jobs: Iterable[Job]) -> None:
-        """These jobs have ended, or were given up: if one was a parent, look at once. On the thread of the run."""
+        """Look at once if one of these jobs, which have ended or were given up, was a parent. In the run's thread."""
         if any(job.nursery is not None for job in jobs):
             self._signal.set()
 
     def look(self) -> None:
-        """Jobs were ended or deleted, or it is known now that there are children: look at once. In the run's thread."""
+        """Look at once: jobs were ended or deleted, or the index of children was found. In the run's thread."""
         self._signal.set()
 
     async def run(self) -> NoReturn:
         while True:
-            # In virtual time, whatever may end a parent is announced, and there are no other looks.
+            # In virtual time, each end of a parent is announced, so it does not look at intervals.
             pause = math.inf if self._time.is_event_driven else self._time.jittered(self._interval, JITTER)
             await self._turn(pause)
 
     async def _turn(self, pause: float) -> None:
-        self._signal = trio.Event()  # Before the look: what ends during it may not be in its answer.
+        self._signal = trio.Event()  # Before the look: its answer may miss a parent that ends meanwhile.
         if self.has_children():
             self.progress.ask()
             try:
@@ -100,7 +102,7 @@ class NurserySweeper:
                 self.progress.answered(found)
                 self._again_after = min(2 * self._again_after, self._interval) if found and not ended else RETRY_AFTER
                 if found:
-                    # Running children are asked to end, and a child may be pending again by then.
+                    # Running children were asked to end, and one of them may become pending again.
                     pause = min(pause, self._again_after)
         self.progress.plan(trio.current_time() + pause)
         with trio.move_on_after(pause):
@@ -113,10 +115,10 @@ class NurserySweeper:
     # --- In a database thread ---
 
     def _sweep(self) -> tuple[int, int]:
-        """Pass through all scopes without a parent; return how many there are, and how many children it met anew."""
+        """End the children of all abandoned scopes; return how many scopes there are, and how many children changed."""
         jobs, number, ended, after = self._context.jobs, 0, 0, None
         while True:
-            found, after = nursery_children.abandoned(jobs, after)
+            found, after = parents_of_children.abandoned(jobs, after)
             for one in found:
                 cancelled, asked = nursery_children.cancel(jobs, Pass(one.scope, one.epoch), self._context.now())
                 self._log(one, cancelled, asked)

@@ -26,7 +26,7 @@ from ..loop_time import loop_time
 from ..options_and_defaults import Retention
 from ..store.driver.database_threads import Channel, DatabaseThreads
 from ..store.driver.types import ObjectId
-from ..store.jobs import instances, nursery_children, retention
+from ..store.jobs import instances, parents_of_children, retention
 from ..store.jobs.retention import Expired
 
 logger = logger_of("scheduler")
@@ -163,11 +163,12 @@ class Pruner:
             if batch.is_last and after is None:
                 return
             if batch.is_last:
-                # All of that moment were seen. Dates have milliseconds.
+                # This was the last batch of that moment. Dates have milliseconds.
                 since, after = since + timedelta(milliseconds=1), None
             elif batch.last_ended_at == since:
-                # A whole batch of the same moment: the next one is behind it. Those that stay are not jobs, or children
-                # that their parents need; without this, the same batch would be chosen for ever.
+                # The whole batch has ended at the same moment, so the next batch begins after its last id. Some of it
+                # stays: documents that are not jobs, and children that their parents need. Without this, the same batch
+                # would be chosen for ever.
                 after = batch.ids[-1]
             else:
                 since = batch.last_ended_at
@@ -175,10 +176,10 @@ class Pruner:
             self.progress.ask()
 
     def _delete_of(self, expired: Expired, ids: Sequence[ObjectId]) -> int:
-        """Runs in a database thread. Delete those of the jobs that no parent needs; return how many."""
+        """Delete the jobs among these that no parent needs; return how many. Runs in a database thread."""
         if not self._has_children():
             return retention.delete_if_expired(self._jobs, expired, ids)
-        needed = nursery_children.needed(self._jobs, ids)
+        needed = parents_of_children.needed(self._jobs, ids)
         ids = [one for one in ids if one not in needed]
         return retention.delete_if_expired(self._jobs, expired, ids, children=True) if ids else 0
 

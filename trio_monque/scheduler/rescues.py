@@ -37,7 +37,7 @@ class JobRescues:
     Args:
         announce: Announces jobs to the schedulers of this trio run; None for unknown ones.
         jobs_ended: Enqueues the follow-ups of jobs.
-        parents_ended: Ends what lives of the children of these jobs, as far as they are over.
+        parents_ended: Ends the live children of these jobs, unless the jobs run again.
     """
 
     def __init__(

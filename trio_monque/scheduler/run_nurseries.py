@@ -1,4 +1,4 @@
-"""RunNurseries: what is written for the job nurseries of runs, under their claims. In the run of the engine."""
+"""RunNurseries: writes for the job nurseries of runs, under their claims, in the trio run of the engine."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ MOST_NAMED: Final = 10
 
 
 class RunNurseries:
-    """A `NurseryReporting`, and what the end of a run asks of it.
+    """Implements `NurseryReporting` for handlers that run, and `ClosesScopes` for the ends of runs.
 
     Args:
-        announce: Announces what was caused to the schedulers of this trio run.
+        announce: Announces the effects of a write to the schedulers of this trio run.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class RunNurseries:
         self._put_back: set[ClaimId] = set()
         self._has_warned = False
 
-    # --- Of a handler that goes on ---
+    # --- While the handler runs ---
 
     async def open_scope(self, run: Run[Job]) -> Asking:
         """Write the scope of a run under its claim, unless it has one in this try; return it."""
@@ -97,11 +97,11 @@ class RunNurseries:
         if not is_held:
             run.lose()
             raise _lost(run)
-        # The end of the run is decided by this copy: it clears what it knows of.
+        # The end of the run is written by this copy, and clears only fields that the copy has.
         run.claim = with_scope(run.claim, scope)
 
     async def reset_deaths(self, run: Run[Job]) -> None:
-        """Count the deaths of its holders anew: the run has come to a wait, and has not killed this process.
+        """Reset the count of deaths in a row: the run has reached a wait without killing this process.
 
         Otherwise the fourth deployment would fail a workflow that waits for days.
         """
@@ -111,7 +111,7 @@ class RunNurseries:
         except MonqueConnectionError as error:
             if not error.transient:
                 raise
-            # The next wait does it. Raised, it would end a block whose children live.
+            # The next wait tries it again. An error here would end a block with live children.
             logger.debug("could not count the deaths of job %s anew: %s", run.claim, error)
             return
         if not is_held:
@@ -120,7 +120,7 @@ class RunNurseries:
         run.claim = applied(run.claim, replace(transition, set={}))
 
     def park(self, run: Run[Job]) -> None:
-        """The run waits for its children, and needs no slot. If too many wait, it is put back, and waits later."""
+        """Release the slot of a run that waits for its children. If too many runs wait, put it back: it waits later."""
         if not run.parked and self._control.number_parked >= self._max_parked and run.reason is None:
             if not self._has_warned:
                 self._has_warned = True
@@ -135,11 +135,11 @@ class RunNurseries:
         self._control.park(run, math.inf if own is None else own)
 
     def unpark(self, run: Run[Job]) -> None:
-        """It does not wait any more."""
+        """Let a run that does not wait any more take a slot again."""
         self._control.unpark(run)
 
     def takes_back(self, claim: Job) -> bool:
-        """Whether a run that has ended was put back because too many waited. Asked once, at its end."""
+        """Whether a run that has ended was put back because too many waited. Called once, at its end."""
         if not self._put_back or claim_id(claim) not in self._put_back:
             return False
         self._put_back.discard(claim_id(claim))
@@ -153,16 +153,16 @@ class RunNurseries:
     # --- At its end ---
 
     async def closing_scope(self, run: Run[Job], handler: Awaitable[object]) -> object:
-        """Return what the handler returns, once nothing of its scope lives that an earlier run has started.
+        """Run the handler, end the children of earlier runs that it has not asked for, and return its value.
 
-        The handler may have returned on another way than through its block. One look; only runs whose job has a scope
-        from before pay it.
+        The handler may have returned without opening the block of those children. That costs one look, and only for
+        runs whose job had a scope before.
         """
         try:
             value = await handler
         except trio.Cancelled:
             if run.reason is CancelReason.USER:
-                # Then the job ends. In all other cases, the next run goes on with these children.
+                # This ends the job. After any other cancellation, the next run goes on with these children.
                 with run.cleaning_up(math.inf):
                     await self.close_scope(run)
             raise
@@ -170,7 +170,7 @@ class RunNurseries:
         return value
 
     async def close_scope(self, run: Run[Job]) -> None:
-        """Cancel what lives of the scope of a run, and wait until nothing does."""
+        """Cancel the live children in the scope of a run, and wait until none is live."""
         scope = scope_of(run.claim)
         if scope is None or scope.id is None:
             return

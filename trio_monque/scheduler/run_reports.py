@@ -79,7 +79,7 @@ class RunReports:
 
     async def transaction(self, run: Run[Job], function: Callable[[ClientSession], R]) -> R:
         """Commit the writes of the function and the end of the job together; see `RunningJob.transaction`."""
-        # The job is completed, and nothing of it may live then: neither what an earlier run has started.
+        # The transaction completes the job, so no child may be live then, not even one of an earlier run.
         await self.nurseries.close_scope(run)
         transaction = JobTransaction(run, self._context, self._db_threads, self._runs)
         value, settlement = await transaction.commit(self._transactions, function)

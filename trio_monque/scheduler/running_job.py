@@ -58,7 +58,7 @@ class Reporting(Protocol):
 
     @property
     def nurseries(self) -> NurseryReporting:
-        """What writes for job nurseries."""
+        """Writes for the job nurseries of runs."""
         ...
 
 
@@ -268,22 +268,22 @@ class RunningJob(Generic[T, Resources]):
         return await around.loop.engine.call_for(run, around.reporting.transaction, run, function)
 
     async def step(self, key: str, function: Callable[..., Any], *args: Any) -> Any:
-        """Call a function once for all runs of this job: what it returned is stored, and returned to later runs.
+        """Call a function once for all runs of this job: its result is stored, and later runs get the stored one.
 
-        For what a handler decides by anything but its data, between its job nurseries: a time, a random number, the
-        result of a query. If the process dies before the result is stored, the next run calls it again. The document
-        of the job holds the results of all steps, so they should be small: for more, start a child.
+        Use it for decisions between job nurseries that depend on anything but the data of the job: the time, a random
+        number, the result of a query. If the process dies before the result is stored, the next run calls the function
+        again. The document of the job holds the results of all steps, so they should be small: for more, start a child.
 
-        Steps are kept as a checkpoint is: until the job, or the occurrence of a recurring job, has completed. A step
-        whose function raises is not stored, and is called again by the next attempt. One step runs at a time.
+        A step is kept as long as a checkpoint: until the job, or the occurrence of a recurring job, has completed. If
+        the function raises, nothing is stored, and the next attempt calls it again. One step runs at a time.
 
         Args:
-            key: Names the step in this job.
+            key: The name of the step in this job.
             function: An async or a plain function. A plain one is called on the event loop.
             args: Its arguments.
 
         Returns:
-            What it returned, as it is stored: a list for a tuple, for example.
+            What the function returned, as it is stored: a list for a tuple, for example.
 
         Raises:
             ClaimLostError: The claim was lost. Nothing was stored, and the run is cancelled.

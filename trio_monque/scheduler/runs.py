@@ -44,7 +44,7 @@ MOST_CAUSES: Final = 10
 """How deep a missing module is searched in the causes of an unreadable payload."""
 
 PUT_BACK_FOR: Final = 30.0
-"""Seconds until a job runs again that was put back because too many wait for their children."""
+"""Seconds until a job runs again after it was put back because too many runs wait for their children."""
 
 _SUCCEEDED: Final = Succeeded()
 
@@ -53,7 +53,7 @@ class ClosesScopes(Protocol):
     """The part of `RunNurseries` that the end of a run needs."""
 
     def closing_scope(self, run: Run[Job], handler: Awaitable[object]) -> Awaitable[object]:
-        """Return what the handler returns, once nothing of the scope of its job lives."""
+        """Run the handler, and return its value once no child in the scope of its job is live."""
         ...
 
     def takes_back(self, claim: Job) -> bool:
@@ -116,6 +116,8 @@ class JobRuns:
         if end.reason is CancelReason.LOST or self._missed_leases.in_a_row:
             most = self._config.max_rescues if claim.limits.max_rescues is None else claim.limits.max_rescues
             end = self._missed_leases.counted(claim.id, end, most)
+        # However it ended: it is asked once, and then forgotten.
+        was_put_back = claim.nursery is not None and self._nurseries.takes_back(claim)
         # Everything that may run code of the user is in here: a subclass of an exception, a result that encodes itself.
         try:
             outcome: Outcome
@@ -123,7 +125,7 @@ class JobRuns:
                 outcome = _outcome_of_failed(end, self._time_limit(claim, worker), policy)
                 if claim.nursery is not None:
                     outcome = _not_again(outcome, claim.nursery)
-                    if self._nurseries.takes_back(claim) and type(outcome) is CutShort:
+                    if was_put_back and type(outcome) is CutShort:
                         outcome = Snoozed(Snooze(after=PUT_BACK_FOR))
             elif settings.store_result or claim.child is not None:
                 # Encode the result before it joins a batch. A result that cannot be stored fails its own job only, and
@@ -186,7 +188,7 @@ def _outcome_of_failed(end: RunEnd, time_limit: float, policy: RetryPolicy) -> O
 
 
 def _not_again(outcome: Outcome, scope: NurseryScope) -> Outcome:
-    """A failure by a child of its own block is not retried: the next attempt would find the same failure."""
+    """Make a failure by a child of its own block final: the next attempt would find the same failure."""
     if isinstance(outcome, Failed) and is_of_own_child(outcome.error, scope.id):
         return Discarded(outcome.error)
     return outcome

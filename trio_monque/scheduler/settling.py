@@ -68,7 +68,7 @@ class JobSettling:
     Args:
         announce: Announces jobs to the schedulers of this trio run.
         jobs_ended: Enqueues the follow-ups of jobs.
-        parents_ended: Ends what lives of the children of these jobs.
+        parents_ended: Ends the live children of these jobs.
     """
 
     def __init__(

@@ -264,7 +264,7 @@ class _Alone(JobRuns):
 
 
 class _StepsOnly:
-    """What a run without a database has of job nurseries: its steps."""
+    """Stores the steps of a run without a database, which cannot open job nurseries."""
 
     def __init__(self, context: ClientContext, config: SchedulerConfig) -> None:
         self._codec_options = context.jobs.codec.callers

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+import trio
 from trio.testing import MockClock
 
 from tests.support.looks import Reads
@@ -18,7 +19,7 @@ from trio_monque.store.driver.types import Database
 from trio_monque.store.job_collection import JobCollection
 from trio_monque.store.jobs import due
 from trio_monque.store.jobs.due import Reach
-from trio_monque.testing import SchedulerOpener, drain, quiesce
+from trio_monque.testing import SchedulerOpener, advance, drain, quiesce
 
 MEGABYTE = "x" * 1_000_000
 NAMES = [f"name-{number}" for number in range(8)]
@@ -55,6 +56,37 @@ def test_look_of_one_name_ends_after_the_batch_with_which_it_has_enough(store: J
     assert seen.exhausted == {"a"}
 
 
+@pytest.mark.parametrize(("wanted", "found"), [({"a": 24}, 16), ({"a": 24, "b": 24}, 6)])
+def test_look_that_meets_much_larger_jobs_than_the_last_one_ends_with_its_first_batch(
+    store: JobCollection, wanted: dict[str, int], found: int
+) -> None:
+    insert_large(store, *["a"] * 3)
+    seen = due.survey(store, wanted, PAST, reach=Reach(20, 1000))
+    assert (len(seen.jobs), seen.exhausted, seen.unread) == (found, frozenset(), list(wanted))
+    # The next one asks for batches of four.
+    seen = due.survey(store, wanted, PAST, reach=Reach(20, seen.usual_size))
+    assert len(seen.jobs) == 20
+
+
+async def test_first_jobs_of_a_scheduler_are_claimed_in_looks_of_one_batch(
+    db: Database, open_test_scheduler: SchedulerOpener, monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock
+) -> None:
+    reads, running = Reads(monkeypatch), 0
+    await Monque(db).enqueue_many([NewJob("a", MEGABYTE) for _ in range(40)])
+    workers = Workers()
+
+    @workers.register("a", concurrency=40)
+    async def holds(job: RunningJob[Any]) -> None:
+        nonlocal running
+        running += 1
+        await trio.sleep(10)
+
+    async with open_test_scheduler(workers) as scheduler:
+        await advance(5)
+        assert running == 40  # Without waiting for a poll.
+    assert reads.numbers[0] == 16
+
+
 def test_name_that_was_not_reached_does_not_count_as_exhausted(store: JobCollection) -> None:
     insert_large(store, "a", "b")
     insert(store, "c")
@@ -63,7 +95,7 @@ def test_name_that_was_not_reached_does_not_count_as_exhausted(store: JobCollect
     assert Counter(job.name for job in seen.jobs) == {"a": 6}  # The first documents beyond 4 MB, and with them enough.
     assert not seen.exhausted
     assert seen.unread == ["a", "b", "c", "d"]
-    seen = due.survey(store, {name: wanted[name] for name in ("c", "d", "a", "b")}, PAST, reach=Reach(10))
+    seen = due.survey(store, {name: wanted[name] for name in ("c", "d", "a", "b")}, PAST, reach=Reach(10, 900_000))
     assert Counter(job.name for job in seen.jobs) == {"c": 1, "a": 8, "b": 2}
     assert seen.exhausted == {"c", "d", "a"}
     assert seen.unread == ["b"]

@@ -19,11 +19,11 @@ MOST_LISTED: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class JobFamily:
-    """What is known of the job nurseries of a job.
+    """What `show` prints about the job nurseries of a job.
 
     Attributes:
-        blocks: Those with live children, and those that have failed.
-        is_capped: There are more live children than those in the blocks.
+        blocks: The blocks with live children, and those that have failed.
+        is_capped: Whether there are more live children than those in the blocks.
         cancelled: Who cancelled the job, if it is a child.
         paused: The paused names.
     """
@@ -35,7 +35,7 @@ class JobFamily:
 
 
 def family_of(client: SyncMonque, job: Job) -> JobFamily:
-    """Ask for it: nothing for a job without nurseries, a few reads otherwise."""
+    """Read it from the database: no read for a job without nurseries, a few reads otherwise."""
     blocks: Sequence[BlockNow] = ()
     is_capped = False
     paused: Collection[str] = ()

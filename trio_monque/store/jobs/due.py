@@ -11,7 +11,8 @@ A look returns candidates, not claims. Two instances may see the same job; the g
 - A look reads ahead, and payloads may be large: hundreds of candidates of a megabyte each would fill the memory. So it
   stops between two batches of the server once it has what can start now. The names that it has not reached come first
   in the next look: otherwise, names at the end would wait for ever. A batch may have 16 MB, and the driver copies it
-  twice: so a look asks for smaller batches if the last one has found large documents.
+  twice: so a look asks for smaller batches if the last one has found large documents, and ends with its first batch if
+  the documents are much larger than those of the last one.
 """
 
 from __future__ import annotations
@@ -51,6 +52,9 @@ LOOK_BYTES: Final = 4 * 2**20
 """Beyond this number of bytes, a look reads no further batch if it has enough. So it reads less than 20 MB, or what can
 start now."""
 
+MOST_SURPRISE: Final = 4
+"""Documents of four times the usual size make batches of 16 MB of those that were to have 4 MB."""
+
 # The server takes a pipeline of a thousand stages at most.
 MOST_NAMES_IN_ONE_LOOK: Final = 200
 
@@ -63,7 +67,8 @@ class Reach:
     """How far a look reads if the jobs are large.
 
     Attributes:
-        enough: With this number of jobs, it may end early: see `LOOK_BYTES`.
+        enough: With this number of jobs, it may end early: see `LOOK_BYTES`. With fewer, if the documents are much
+            larger than `usual_size`. By default it does neither.
         usual_size: The size of a document in bytes, as the last look found it.
         leaves_out: Jobs that other claims of this instance are about to take.
     """
@@ -71,6 +76,10 @@ class Reach:
     enough: int = sys.maxsize
     usual_size: int = 1
     leaves_out: Sequence[ObjectId] = ()
+
+    def expects_less(self, size: int, read: int) -> bool:
+        """Whether documents that have `size` bytes together are much larger than usual. The next look asks for smaller batches."""
+        return self.enough < sys.maxsize and size > MOST_SURPRISE * self.usual_size * read
 
 
 WHOLE: Final = Reach()
@@ -204,7 +213,7 @@ def look(
                 found += (job for job in documents if jobs.can_be_claimed(job, wanted))
                 size, read = size + len(batch), read + len(documents)
                 del batch, documents  # Otherwise they stay while the next batch is read.
-                if size > LOOK_BYTES and len(found) >= max(reach.enough, 1):
+                if size > LOOK_BYTES and found and (len(found) >= reach.enough or reach.expects_less(size, read)):
                     is_cut = True
                     break
         if is_cut:

@@ -103,7 +103,7 @@ def insert_all(
 
 @command(_PURPOSE)
 def insert_new(jobs: JobCollection, parcels: Sequence[Parcel]) -> tuple[set[int], Mapping[int, MonqueError]]:
-    """Like `insert_all`, but return also the places of those whose `_id` was there already."""
+    """Insert jobs as `insert_all` does; return also the places of those whose `_id` existed already."""
     try:
         jobs.collection.insert_many([one.document for one in parcels], ordered=False)
     except driver.BulkWriteError as error:

@@ -120,7 +120,7 @@ def beyond_the_last(
 def choose(jobs: JobCollection, expired: Expired, since: Any, after: Any = None) -> EndedBatch:
     """Choose the next batch, oldest first, of jobs that ended at `since` or later; None for the first batch.
 
-    With `after`, an id: only of those that ended at that very moment, behind that id.
+    With `after`, an id: only of jobs that ended exactly at `since`, and whose ids are larger.
     """
     query = expired.condition
     if after is not None:
@@ -143,7 +143,7 @@ def delete_if_expired(jobs: JobCollection, expired: Expired, ids: Sequence[Any],
     """Delete the jobs that still meet the condition; return how many.
 
     Args:
-        children: Also children of job nurseries. The caller has made sure that no parent needs them any more.
+        children: Whether to delete children of job nurseries, too. The caller has checked that no parent needs them.
     """
     condition = {**of_ids(ids), **expired.condition, "$and": _IS_JOB}
     if not children:

@@ -43,7 +43,7 @@ def get_job(jobs: JobCollection, job_id: ObjectId) -> Job | None:
 
 @command("read the scope of the job", writes=False)
 def scope_of_children(jobs: JobCollection, parent_id: ObjectId) -> ObjectId | None:
-    """Return what the children of this job have in common; None if it has none."""
+    """Return the scope that the children of this job have; None if it has no scope."""
     collection = jobs.collection.with_options(codec_options=LENIENT)
     document = collection.find_one({"_id": parent_id}, [FIELD["nursery.id"]], hint=BY_ID) or {}
     scope = document.get(FIELD["nursery.id"])
