@@ -89,7 +89,6 @@ class Witnessed:
                 if ended is None or not is_stale:
                     self._fault(f"child {one} of {parent}, which is {ended}, was started", one, parent)
                 self.counts["started by stale runs"] += 1
-                self.orphans[one] = at
         self._updated(one, document, at)
 
     def _went_on(self, parent: Any, block: str) -> None:
