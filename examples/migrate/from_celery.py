@@ -21,9 +21,10 @@ def resize(job: RunningJob[str]) -> str:
 
 @workers.register("album", store_result=True)
 async def album(job: RunningJob[list[str]]) -> str:
+    small: list[str] = []
     async with open_job_nursery(job) as nursery:
-        children = await nursery.map(resize, job.data)
-    return " and ".join(child.result for child in children)
+        small = [await child.wait() for child in await nursery.map(resize, job.data)]
+    return " and ".join(small)
 
 
 @workers.cron("30 7 * * 1", "report")

@@ -21,7 +21,7 @@ def move(db: Database[Any], *, stopped: bool = False) -> int:
     monque, old, moved = Monque(db), db["sidequest_jobs"], db["sidequest_jobs.moved"]
     states = ["waiting", "claimed", "running"] if stopped else ["waiting"]
     # Jobs with arguments for their constructor stay: there is nothing like it here.
-    selection = {"state": {"$in": states}, "constructor_args": []}
+    selection: dict[str, Any] = {"state": {"$in": states}, "constructor_args": []}
 
     def move_one(session: ClientSession, found: Any) -> bool:
         job = old.find_one_and_delete({**selection, "_id": found["_id"]}, session=session)

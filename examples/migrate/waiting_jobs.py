@@ -22,7 +22,7 @@ class WaitingJob:
     id: str
     name: str
     args: Sequence[Any] = ()
-    kwargs: dict[str, Any] = field(default_factory=dict)
+    kwargs: dict[str, Any] = field(default_factory=dict[str, Any])
     run_at: datetime | None = None
     remove: Callable[[], bool | None]
     """Removes it from the old queue. It returns False if an old worker has taken the job meanwhile."""

@@ -75,6 +75,12 @@ def test_job_that_a_stopped_worker_of_agenda_held_is_moved_when_asked_for(db: Da
     assert (held.data, held.status) == ({"minutes": 9}, "pending")
 
 
+def test_job_that_a_worker_of_agenda_has_locked_before_it_runs_stays(db: Database) -> None:
+    db[COLLECTION].insert_one({**OLD["agenda 6.2.6"][0], "lockedAt": LATER})
+    assert agenda.move(db, COLLECTION) == 0
+    assert agenda.move(db, COLLECTION, stopped=True) == 1
+
+
 def test_schedule_of_agenda_with_an_end_stays(db: Database) -> None:
     (report,) = (one for one in OLD["agenda 6.2.6"] if one["name"] == "report")
     db[COLLECTION].insert_one({**report, "endDate": LATER})
