@@ -17,7 +17,7 @@ from tests.support.web_servers import Program, WebServer
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.store.driver.types import Database
 
-FOLDERS = ("examples", "examples/web_service", "examples/workflows")
+FOLDERS = ("examples", "examples/migrate", "examples/web_service", "examples/workflows")
 EXAMPLES = sorted(path for folder in FOLDERS for path in (ROOT / folder).glob("*.py"))
 LINES = {
     "skip_locked.py": 175,
@@ -239,6 +239,26 @@ def test_documents_are_located_exactly_once_although_a_process_is_killed(mongod:
     assert [lost["address"].split()[0] for lost in messages.find({"location": None})] == ["13"]
 
 
+@pytest.mark.full
+@pytest.mark.parametrize(
+    ("program", "line"),
+    [
+        ("from_agenda.py", "sent to ada@example.org"),
+        ("from_apscheduler.py", "reminded ada"),
+        ("from_arq.py", "14"),
+        ("from_celery.py", "small cat.png and small dog.png"),
+        ("from_monque.py", "sent to ada@example.org"),
+        ("from_procrastinate.py", "3"),
+        ("from_sidequest.py", "sent news to ada@example.org"),
+    ],
+)
+def test_program_that_replaces_one_of_another_library_runs(
+    mongod: EmbeddedServer, db: Database, program: str, line: str
+) -> None:
+    printed = run_program(f"examples/migrate/{program}", uri=mongod.uri, database=db.name)
+    assert line in printed.splitlines()
+
+
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.name)
 def test_example_is_short_and_says_why_it_exists(example: Path) -> None:
     text = example.read_text(encoding="utf-8")
@@ -246,7 +266,8 @@ def test_example_is_short_and_says_why_it_exists(example: Path) -> None:
     assert len(text.splitlines()) <= LINES.get(example.name, 60)
     where = example.parent.relative_to(ROOT)
     assert re.search(rf"{where}(/{example.name}(:app)?| {example.stem}:app)`", text.split('"""')[1])
-    tests = Path(__file__).read_text(encoding="utf-8")
+    files = (Path(__file__), ROOT / "tests/migrate/test_moved_jobs.py")
+    tests = "".join(file.read_text(encoding="utf-8") for file in files)
     assert f"{where}/{example.name}" in tests or f'"{example.name}"' in tests, "no test runs it"
 
 

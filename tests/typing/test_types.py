@@ -41,6 +41,8 @@ def pages() -> dict[str, str]:
     for number, code in enumerate((readme, *fenced_blocks(tutorial, "python"), *quoted)):
         named = re.match(r"# (\w+\.py)\n", code)
         found[named[1] if named else f"program_{number}.py"] = code
+    for example in (ROOT / "examples/migrate").glob("*.py"):  # The guides of the group Migrate quote these.
+        found[f"migrate_{example.name}"] = example.read_text(encoding="utf-8")
     return found
 
 
