@@ -24,6 +24,10 @@ html_title = "trio_monque"
 # Links to headings, `page.md#heading`.
 myst_heading_anchors = 3
 
+# The one list of pages is in `index.md`: the navigation is made of it.
+PAGE_GROUP = re.compile(r"^### (.+)\n\n((?:- .+\n)+)", re.MULTILINE)
+PAGE_LINK = re.compile(r"^- \[[^\]]+\]\((\S+)\.md\)", re.MULTILINE)
+
 # Single backticks in docstrings are code.
 default_role = "code"
 autodoc_member_order = "bysource"
@@ -74,7 +78,16 @@ def split_names(_app: Sphinx, _what: str, _name: str, _object: object, _options:
     lines[:] = split
 
 
+def add_navigation(_app: Sphinx, page: str, source: list[str]) -> None:
+    """Add a hidden table of contents for each group of the landing page's list, which plain Markdown shows as links."""
+    if page == "index":
+        for caption, links in PAGE_GROUP.findall(source[0]):
+            entries = "\n".join(PAGE_LINK.findall(links))
+            source[0] += f"\n```{{toctree}}\n:hidden:\n:caption: {caption}\n:maxdepth: 1\n\n{entries}\n```\n"
+
+
 def setup(app: Sphinx) -> None:
+    app.connect("source-read", add_navigation)
     # Napoleon has the priority 500.
     app.connect("autodoc-process-docstring", hide_colons, priority=400)
     app.connect("autodoc-process-docstring", show_colons, priority=600)
