@@ -20,6 +20,8 @@ extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 exclude_patterns = ["_build"]
 html_theme = "furo"
 html_title = "trio_monque"
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
 
 # Links to headings, `page.md#heading`.
 myst_heading_anchors = 3
