@@ -18,6 +18,7 @@ _BUT: Final = "tests/faults/test_seeded_schedules.py"
 
 _TOGETHER: Final = (
     "tests/store/test_hundred_thousand.py",
+    "tests/browser/test_documentation_site.py",
     "tests/embedded/test_embedded_members.py",
     "tests/test_architecture.py",
     "tests/test_tests.py",
