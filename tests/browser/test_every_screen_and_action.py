@@ -148,7 +148,7 @@ def test_what_changes_no_job_can_be_done(visit: Visits, jobs: Collection, look: 
     person = Person(one, look)
     page = one.page
     one.go("health")
-    with page.expect_navigation(url="**/health"):  # The address stays, so it cannot show that an answer came.
+    with page.expect_navigation(url="**/health"):  # The address stays the same, so wait for the page.
         person.press(person.button("Look again"))
     one.go(f"jobs?status=running&name={filled.name}")
     person.press(page.get_by_role("link", name="Remove the filter Name"))
