@@ -20,9 +20,19 @@ extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 exclude_patterns = ["_build"]
 html_theme = "furo"
 html_title = "trio_monque"
+html_favicon = "../trio_monque/web/pages/static/icon.svg"
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
 
 # Links to headings, `page.md#heading`.
 myst_heading_anchors = 3
+
+# The one list of pages is in `index.md`: the navigation is made of it.
+PAGE_GROUP = re.compile(r"^### (.+)\n\n((?:- .+\n)+)", re.MULTILINE)
+PAGE_LINK = re.compile(r"^- \[[^\]]+\]\((\S+)\.md\)", re.MULTILINE)
+
+# Entries of the index, which the search shows first, by page.
+SEARCH_WORDS = tomllib.loads((Path(__file__).parent / "search-words.toml").read_text(encoding="utf-8"))
 
 # Single backticks in docstrings are code.
 default_role = "code"
@@ -74,7 +84,25 @@ def split_names(_app: Sphinx, _what: str, _name: str, _object: object, _options:
     lines[:] = split
 
 
+def add_navigation(_app: Sphinx, page: str, source: list[str]) -> None:
+    """Add a hidden table of contents for each group of the landing page's list, which plain Markdown shows as links."""
+    if page == "index":
+        for caption, links in PAGE_GROUP.findall(source[0]):
+            entries = "\n".join(PAGE_LINK.findall(links))
+            source[0] += f"\n```{{toctree}}\n:hidden:\n:caption: {caption}\n:maxdepth: 1\n\n{entries}\n```\n"
+
+
+def add_search_words(_app: Sphinx, page: str, source: list[str]) -> None:
+    """Add the page's words to the index, below its title: as main entries (`!`), which the search shows first."""
+    if page in SEARCH_WORDS:
+        title, rest = re.split(r"(?<=\n)(?=\n)", source[0], maxsplit=1)
+        entries = ", ".join(f"!{word}" for word in SEARCH_WORDS[page])
+        source[0] = f"{title}\n```{{index}} {entries}\n```\n{rest}"
+
+
 def setup(app: Sphinx) -> None:
+    app.connect("source-read", add_navigation)
+    app.connect("source-read", add_search_words)
     # Napoleon has the priority 500.
     app.connect("autodoc-process-docstring", hide_colons, priority=400)
     app.connect("autodoc-process-docstring", show_colons, priority=600)

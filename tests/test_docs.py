@@ -20,7 +20,7 @@ import pytest
 
 import trio_monque
 import trio_monque.testing
-from docs import sequence_diagram
+from docs import overview_diagram, sequence_diagram
 from tests.faults import document_promises, promises
 from tests.protocol import mutations, timed
 from tests.support.jobs_in_memory import with_flat
@@ -366,6 +366,13 @@ def test_state_diagram_and_its_table_are_those_of_the_code() -> None:
     assert drawn["PICTURE"].read_text(encoding="utf-8") == drawn["diagram"](), "run python docs/state_diagram.py"
     page = drawn["PAGE"].read_text(encoding="utf-8")
     assert page == drawn["page_with_table"](page), "run python docs/state_diagram.py"
+
+
+@pytest.mark.parametrize("look", overview_diagram.PALETTES)
+def test_picture_of_the_landing_page_is_that_of_the_code_and_on_the_page(look: str) -> None:
+    path = overview_diagram.path_of(look)
+    assert path.read_text(encoding="utf-8") == overview_diagram.diagram(look), "run python -m docs.overview_diagram"
+    assert f"images/{path.name}" in (DOCS / "index.md").read_text(encoding="utf-8")
 
 
 def test_sequence_diagrams_are_those_of_the_code_and_each_is_on_the_page() -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ast
+import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 import tomllib
@@ -13,6 +16,8 @@ from typing import Any
 import pytest
 from pymongo import MongoClient
 
+from benchmarks.report import PARTS
+from tests.faults.scenario import JOBS
 from tests.support.programs import ROOT, fenced_blocks, run_program
 from trio_monque import Monque
 from trio_monque.embedded import EmbeddedServer
@@ -104,6 +109,46 @@ def test_defaults_that_the_readme_tells_are_the_defaults() -> None:
     assert (config.heartbeat_interval, lease.lease_deadline(0), lease.cleaned_up_by(0)) == (30.0, 80.0, 85.0)
     assert config.lock_timeout is not None
     assert SHARE_OF_LOCK_TIMEOUT * config.lock_timeout - config.cleanup_timeout == 26 * 60 + 55
+
+
+def reasons() -> list[list[str]]:
+    """Why to take it: each reason, its figures, and the command that shows them."""
+    section = README.read_text(encoding="utf-8").partition("## Five reasons")[2].partition("\n## ")[0]
+    _, _, *found = [[cell.strip() for cell in row.strip("|").split("|")] for row in re.findall(r"^\|.*", section, re.M)]
+    return found
+
+
+def test_figures_of_the_five_reasons_are_those_that_were_measured_or_that_a_test_holds() -> None:
+    results = json.loads((ROOT / "docs/explanation/benchmarks.json").read_text(encoding="utf-8"))
+    figure = {one["key"]: one for one in results["figures"]}
+    (floor,) = (one for one in figure["T.100"]["floors"] if one["floor"] == "P100")
+    speed, latency, idle = (figure[key]["value"] for key in ("T.100", "L.idle p50", "I.one commands"))
+    example = ast.parse((ROOT / "examples/testing_jobs/test_orders.py").read_text(encoding="utf-8"))
+    tests = [one for one in example.body if getattr(one, "name", "").startswith("test_")]
+    order = (ROOT / "examples/workflows/order.py").read_text(encoding="utf-8")
+    expected = (
+        [f"{latency:.1f} ms", f"{idle:.2f} commands a second"],
+        [f"{speed:,.0f} jobs a second", "100 slots"],
+        [f"{JOBS:,} jobs"],
+        [f"{len(tests)} tests"],
+        [f"killed {order.count('# KILL')} times"],
+    )
+    for (_, text, _), figures in zip(reasons(), expected, strict=True):
+        assert [one for one in figures if one not in text] == []
+    (ratio,) = re.findall(r"(0\.\d+) of what", reasons()[1][1])
+    assert abs(float(ratio) - floor["ratio"]) < 0.0051
+    day = results["environment"]["date"].partition(" ")[0]
+    assert f"of {day}, on {'two' if results['environment']['cpus'] == 2 else '?'} cores" in README.read_text("utf-8")
+
+
+def test_commands_of_the_five_reasons_name_what_exists() -> None:
+    for _, _, command in reasons():
+        words = shlex.split(command.strip("`"))
+        paths = [word for word in words if "/" in word]
+        parts = words[words.index("--only") + 1].split(",") if "--only" in words else []
+        assert paths or parts, command
+        assert [path for path in paths if not (ROOT / path).exists()] == []
+        assert set(parts) <= PARTS.keys()
 
 
 def test_every_page_that_the_readme_links_to_exists() -> None:

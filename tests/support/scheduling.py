@@ -19,6 +19,7 @@ minutes are not added to the whole time."""
 
 _TOGETHER: Final = (
     "tests/store/test_hundred_thousand.py",
+    "tests/browser/test_documentation_site.py",
     "tests/embedded/test_embedded_members.py",
     "tests/test_architecture.py",
     "tests/test_tests.py",
