@@ -289,7 +289,8 @@ def _parents(jobs: JobCollection, ids: Iterable[ObjectId | None], session: Clien
 def needed(jobs: JobCollection, ids: Sequence[ObjectId]) -> set[ObjectId]:
     """Return those of these ended jobs that are children of a parent that has their scope, in any status.
 
-    A parent that is retried by hand would otherwise do finished work again.
+    A parent that is retried by hand would otherwise do finished work again. The job of a program that is gone is no
+    longer such a parent: otherwise its children could neither be retried nor deleted while it is kept.
     """
     with causal_session(jobs.collection) as session:
         reader = by_majority(jobs.collection, LENIENT)
@@ -305,6 +306,8 @@ def needed(jobs: JobCollection, ids: Sequence[ObjectId]) -> set[ObjectId]:
 def _has_scope(parent: Job | BrokenDocumentError | None, scope: ObjectId) -> bool:
     if parent is None or isinstance(parent, BrokenDocumentError):
         return parent is not None
+    if parent.name == PROGRAM and (parent.status not in LIVE or is_program_given_back(parent)):
+        return False  # The program is gone, and nothing runs its job again.
     # Also a scope that does not count any more: the next run of the parent clears it.
     return parent.nursery is not None and parent.nursery.id == scope
 
