@@ -13,7 +13,7 @@ from trio.testing import MockClock
 
 from tests.nursery.flows import Flow, live, nothing, only, statuses
 from tests.support.rescues import LEASE
-from trio_monque import JobCancelledError, JobNurseryError, Monque, open_job_nursery
+from trio_monque import JobCancelledError, JobNurseryError, Monque, Retention, open_job_nursery
 from trio_monque.client.monque import context_of
 from trio_monque.errors import JobStateError, NurseryLostError
 from trio_monque.jobs.nursery_scopes import PROGRAM
@@ -83,6 +83,30 @@ async def test_children_of_a_program_that_died_are_ended_and_it_leaves_a_trace(
         assert trace["status"] == "failed"
         with pytest.raises(JobStateError, match="program"):
             await scheduler.retry_job(trace["_id"])
+
+
+async def test_children_of_a_program_that_died_are_retried_and_deleted_as_other_jobs_are(
+    open_test_scheduler: SchedulerOpener, monque: Monque, jobs: Collection, autojump_clock: MockClock
+) -> None:
+    """Its job is kept, as a trace, and nothing runs that again: it spares no child and forbids no retry."""
+    kept = Retention(completed=1000, interval=60)
+    async with open_test_scheduler(Flow(nothing).workers, retention=kept) as scheduler:
+        cut_off = "^(renew claims|end the nursery of the program)$"
+        with fail_next(monque, AutoReconnect("cut off"), command=cut_off, times=None), pytest.raises(NurseryLostError):
+            async with open_job_nursery(monque) as nursery:
+                await nursery.map("child", [0, 900])
+                await trio.sleep_forever()
+        await advance(2 * LEASE)
+        await quiesce()
+        assert only(jobs, PROGRAM)["status"] == "failed"
+        assert statuses(jobs) == {"completed": 1, "cancelled": 1}
+        await advance(2000)
+        assert statuses(jobs) == {"cancelled": 1}
+        (cancelled,) = jobs.find({"status": "cancelled"})
+        retried = await scheduler.retry_job(cancelled["_id"])
+        assert retried is not None
+        assert retried.status == "pending"
+        await scheduler.wait_job(retried)
 
 
 @pytest.mark.parametrize("how", ["cancel", "delete"])

@@ -15,9 +15,11 @@ import trio.lowlevel
 from trio.testing import MockClock
 
 from tests.support.node_peer import NodePeer
+from tests.support.store import handle
 from trio_monque import Discard, Job, JobStatus, Monque, NewJob, Retry, RunningJob, Snooze, Workers, open_scheduler
 from trio_monque.events import JobFailed
 from trio_monque.store.driver.types import ClientSession, Collection, Database
+from trio_monque.store.jobs import retention
 from trio_monque.testing import SchedulerOpener, advance, crash, drain, now, quiesce
 
 REPLACE: dict[str, Any] = {"unique_key": "k", "on_conflict": "replace"}
@@ -279,6 +281,25 @@ async def test_job_that_node_ended_runs_again_when_a_scheduler_looks(
         await drain(scheduler)
         await scheduler.wait_job(job)
     assert [data for data, _ in ran] == [2]
+
+
+async def test_retention_spares_a_job_that_node_ended_and_that_is_to_run_again(
+    open_test_scheduler: SchedulerOpener, monque: Monque, jobs: Collection, autojump_clock: MockClock
+) -> None:
+    """Otherwise the last call would be lost where no scheduler has lived for longer than ended jobs are kept."""
+    node, ran = NodePeer(jobs), Ran()
+    job = await monque.enqueue("build", 1, **REPLACE, run_at=now() - timedelta(seconds=5))
+    assert node.claim("build")
+    assert (await monque.enqueue_with_outcome("build", 2, **REPLACE)).outcome == "again"
+    assert node.complete(job.id)
+    jobs.update_one({"_id": job.id}, {"$set": {"updatedAt": now() - timedelta(days=2)}})
+    expired = retention.ended_before(JobStatus.COMPLETED, now() - timedelta(days=1))
+    assert retention.delete_if_expired(handle(jobs.database), expired, [job.id]) == 0
+    async with open_test_scheduler(working(ran)) as scheduler:
+        await drain(scheduler)
+    assert [data for data, _ in ran] == [2]
+    jobs.update_one({"_id": job.id}, {"$set": {"updatedAt": now() - timedelta(days=2)}})
+    assert retention.delete_if_expired(handle(jobs.database), expired, [job.id]) == 1
 
 
 def test_racing_calls_on_a_job_that_runs_lose_no_last_word_and_never_overlap(db: Database, jobs: Collection) -> None:

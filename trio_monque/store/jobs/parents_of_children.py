@@ -19,7 +19,7 @@ from pymongo import UpdateOne
 
 from ...error_types import BrokenDocumentError
 from ...jobs.job import Job, JobStatus
-from ...jobs.nursery_scopes import OF_A_DELETED_PARENT, is_program_given_back, scope_of
+from ...jobs.nursery_scopes import OF_A_DELETED_PARENT, PROGRAM, is_program_given_back, scope_of
 from ..codec import LENIENT
 from ..driver.commands import BY_ID, bulk_write, by_majority, causal_session, command, in_chunks, of_ids
 from ..driver.types import ClientSession
@@ -130,7 +130,8 @@ def _parents(jobs: JobCollection, ids: Iterable[ObjectId | None], session: Clien
 def needed(jobs: JobCollection, ids: Sequence[ObjectId]) -> set[ObjectId]:
     """Return which of these ended jobs are children of a parent that still has their scope, in any status.
 
-    Without its ended children, a parent that is retried by hand would repeat finished work.
+    Without its ended children, a parent that is retried by hand would repeat finished work. The job of a
+    program that is gone is not such a parent: it is kept as a trace, and its children can be retried and deleted.
     """
     with causal_session(jobs.collection) as session:
         reader = by_majority(jobs.collection, LENIENT)
@@ -146,6 +147,8 @@ def needed(jobs: JobCollection, ids: Sequence[ObjectId]) -> set[ObjectId]:
 def _has_scope(parent: Job | BrokenDocumentError | None, scope: ObjectId) -> bool:
     if parent is None or isinstance(parent, BrokenDocumentError):
         return parent is not None
+    if parent.name == PROGRAM and (parent.status not in LIVE or is_program_given_back(parent)):
+        return False  # The program is gone, and nothing runs its job again.
     # Also if the scope has lost its effect: the next run of the parent clears it.
     return parent.nursery is not None and parent.nursery.id == scope
 

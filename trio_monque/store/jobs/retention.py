@@ -151,6 +151,9 @@ def delete_if_expired(jobs: JobCollection, expired: Expired, ids: Sequence[Any],
     if expired.status in OWING:
         # Only the job itself shows that it owes a follow-up, or which one was chosen and is not released.
         condition[FIELD["follow_up"]] = None
+        # And only the job has the data of a call that replaced it while Monque for Node ran it (`starting_again.py`).
+        # Without this, retention and that look would race at the start of a fleet that was down for longer.
+        condition[FIELD["again.call"]] = None
     return int(_own(jobs).delete_many(condition, hint=BY_ID).deleted_count)
 
 
