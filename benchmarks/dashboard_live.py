@@ -27,7 +27,8 @@ CHANGES_A_SECOND: Final = 10_000
 SHOWN: Final = ("/", "/jobs", "/jobs?status=failed", f"/jobs?name={COMMON}")
 """Pages that viewers look at, in turn."""
 
-LEAST_BETWEEN, MOST_BETWEEN: Final = 1.0, 10.0
+LEAST_BETWEEN: Final = 1.0
+MOST_BETWEEN: Final = 10.0
 """As `static/monque.js`: seconds between two looks of a viewer; ten times what the last one took."""
 
 SETTLED: Final = 3.0

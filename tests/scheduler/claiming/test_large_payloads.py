@@ -81,7 +81,7 @@ async def test_first_jobs_of_a_scheduler_are_claimed_in_looks_of_one_batch(
         running += 1
         await trio.sleep(10)
 
-    async with open_test_scheduler(workers) as scheduler:
+    async with open_test_scheduler(workers):
         await advance(5)
         assert running == 40  # Without waiting for a poll.
     assert reads.numbers[0] == 16

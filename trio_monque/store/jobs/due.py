@@ -78,7 +78,7 @@ class Reach:
     leaves_out: Sequence[ObjectId] = ()
 
     def expects_less(self, size: int, read: int) -> bool:
-        """Whether documents that have `size` bytes together are much larger than usual. The next look asks for smaller batches."""
+        """Whether documents of `size` bytes in all are much larger than usual: the next look asks for less at once."""
         return self.enough < sys.maxsize and size > MOST_SURPRISE * self.usual_size * read
 
 
