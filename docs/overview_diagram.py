@@ -39,7 +39,7 @@ BELOW: Final = (("worker process", "handlers"), ("worker process", "handlers"), 
 JOBS: Final = (
     ("mail.send", JobStatus.PENDING, "due now"),
     ("mail.send", JobStatus.PENDING, "due in 2 h"),
-    ("invoice.pay", JobStatus.PROCESSING, "claimed by web-1"),
+    ("invoice.pay", JobStatus.PROCESSING, "claimed by worker-1"),
     ("image.resize", JobStatus.COMPLETED, "result stored"),
     ("invoice.pay", JobStatus.FAILED, f"after {SchedulerConfig().max_attempts} attempts"),
 )
