@@ -16,7 +16,7 @@ from tests.support.pages import rows
 from tests.support.programs import ROOT
 from trio_monque import Retention
 from trio_monque.claims.claim_options import ClaimConfig
-from trio_monque.client import nursery_block, program_nurseries
+from trio_monque.client import children_of_block, program_nurseries
 from trio_monque.engine import pauses
 from trio_monque.options_and_defaults import SchedulerConfig
 from trio_monque.scheduler import follow_up_loop, nursery_sweeper, paused_names, presence, pruner, unstarted_jobs
@@ -114,5 +114,5 @@ def test_times_are_those_of_the_defaults() -> None:
 def test_fixed_intervals_are_those_of_the_code() -> None:
     shown = {row[0].strip("`"): float(row[1]) for row in rows(PAGE, "## Fixed intervals")}
     assert shown == FIXED
-    assert FIXED["beat_retry"] == nursery_block.AGAIN_AFTER
+    assert FIXED["beat_retry"] == children_of_block.AGAIN_AFTER
     assert {pruner.JITTER, nursery_sweeper.JITTER, unstarted_jobs.JITTER} == {FIXED["jitter"]}
