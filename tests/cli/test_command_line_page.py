@@ -28,7 +28,7 @@ from trio_monque.store.driver.types import Database
 from .run_process import run_process
 
 
-def test_pages_have_the_help_of_every_command_once_and_link_to_each_page() -> None:
+def test_pages_have_the_help_of_every_command_once() -> None:
     texts = {page: page.read_text(encoding="utf-8") for page in PAGES}
     for text in texts.values():
         assert text == updated(text), "run python -m docs.command_help"
