@@ -53,6 +53,8 @@ def test_limits_of_long_jobs_are_the_defaults() -> None:
 
 
 def test_contents_have_every_recipe() -> None:
-    listed = re.findall(r"^recipes/([\w-]+)$", (DOCS / "index.md").read_text(encoding="utf-8"), re.MULTILINE)
+    listed = re.findall(
+        r"^- \[[^\]]+\]\(recipes/([\w-]+)\.md\)", (DOCS / "index.md").read_text(encoding="utf-8"), re.MULTILINE
+    )
     assert sorted(listed) == [page.stem for page in RECIPES]
     assert len(RECIPES) == 13

@@ -20,7 +20,9 @@ from trio_monque.cli.program import PROGRAM, program
 LINE: Final = re.compile(r"^(?:\$ |[A-Z_]+=\S+ )*trio-monque +(.*)$")
 SHELLS: Final = ("", "console", "bash", "sh")
 # Programs whose arguments are not ours to check.
-OTHERS: Final = frozenset({"apt-get", "curl", "docker", "export", "journalctl", "systemctl"})
+OTHERS: Final = frozenset(
+    {"apt-get", "curl", "docker", "export", "journalctl", "mongodump", "mongorestore", "systemctl"}
+)
 EXTRAS: Final = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"].keys()
 RECIPES: Final = set(re.findall(r"^(\w+)[^\n=]*:", (ROOT / "justfile").read_text("utf-8"), re.MULTILINE))
 FILES: Final = re.compile(r"(?:--uri-file|--data-file)[= ](\S+)")
