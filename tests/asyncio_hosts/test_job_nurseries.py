@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+from datetime import datetime, timedelta
 from typing import Any
 
 import anyio
 import pytest
 
 from tests.asyncio_hosts.conftest import ON_ASYNCIO, Run
-from tests.asyncio_hosts.scenes import LONG, QUICK, statuses, until
+from tests.asyncio_hosts.scenes import BEATS, LONG, QUICK, SECONDS_TO_BEAT, statuses, until
+from tests.support.waiting import wait_until
 from trio_monque import (
     JobFailedError,
     JobNurseryError,
@@ -78,6 +81,48 @@ def test_shutdown_leaves_the_children_to_the_next_scheduler(db: Database, run: R
             assert (await scheduler.wait_job(job, timeout=40)).result == [1, 2]
 
     run(main)
+
+
+@ON_ASYNCIO
+@pytest.mark.full
+def test_loop_that_stands_still_inside_a_block_keeps_its_claim_and_finds_the_failure_afterwards(
+    db: Database, run: Run
+) -> None:
+    begun, is_still, runs, jobs = threading.Event(), threading.Event(), list[int](), db["monque_jobs"]
+
+    def plain(job: RunningJob[Any]) -> None:
+        begun.set()
+        assert is_still.wait(20)
+        raise ValueError("no")
+
+    def beat() -> datetime:
+        found = jobs.find_one({"name": "parent"})
+        assert found is not None
+        moment: datetime = found["lastHeartbeat"]
+        return moment
+
+    async def parent(job: RunningJob[Any]) -> None:
+        runs.append(job.attempt)
+        async with open_job_nursery(job) as nursery:
+            await nursery.start("plain")
+            await nursery.start("child", "long")
+            await until(begun.is_set)
+            is_still.set()
+            lease_is_over = beat() + timedelta(seconds=4 * SECONDS_TO_BEAT)  # A lease is three.
+            # All of it without the loop: the failure is stored, and the claim is renewed beyond its lease.
+            wait_until(lambda: jobs.count_documents({"name": "plain", "status": "failed"}), "the child has failed")
+            wait_until(lambda: beat() > lease_is_over, "the claim is renewed")
+
+    async def main() -> None:
+        workers = workers_with(parent)
+        workers.register("plain", plain, max_attempts=1)
+        async with open_scheduler(db, workers, **BEATS) as scheduler:
+            with pytest.raises(JobFailedError):
+                await scheduler.wait_job(await scheduler.enqueue("parent"), timeout=40)
+            assert live(db) == 0
+
+    run(main)
+    assert runs == [1]
 
 
 @ON_ASYNCIO
