@@ -28,7 +28,7 @@ def table() -> str:
         f"| `{kind.name}` | {kind.severity} | {shown(kind.sentence)} | {shown(kind.advice)} |\n"
         for kind in KINDS.values()
     ]
-    return "".join(["| Finding | | What is so | What to do |\n|---|---|---|---|\n", *rows])
+    return "".join(["| Finding | | Meaning | What to do |\n|---|---|---|---|\n", *rows])
 
 
 def updated(page: str) -> str:
