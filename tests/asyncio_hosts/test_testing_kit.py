@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import datetime, timedelta
 
 import anyio
@@ -10,7 +11,7 @@ import pytest
 from trio_monque import Monque, RunningJob, Workers
 from trio_monque.errors import InvalidOptionError, MonqueError
 from trio_monque.store.driver.types import Database
-from trio_monque.testing import SchedulerOpener, advance, assert_enqueued, drain, now
+from trio_monque.testing import SchedulerOpener, advance, assert_enqueued, crash, drain, now, quiesce
 
 from .conftest import Run
 
@@ -87,5 +88,31 @@ def test_error_of_advance_names_what_works_in_real_time(run: Run, db: Database) 
     async def main() -> None:
         with pytest.raises(MonqueError, match=r"also on asyncio, drain\(scheduler, until=now\(\) \+"):
             await advance(3600)
+
+    run(main)
+
+
+def test_errors_of_quiesce_and_crash_name_what_works_on_asyncio(db: Database) -> None:
+    async def main() -> None:
+        with pytest.raises(MonqueError, match=r"quiesce needs a test on trio; on asyncio, drain\(scheduler\)"):
+            await quiesce()
+        async with SchedulerOpener(db)(Workers()) as scheduler:
+            with pytest.raises(MonqueError, match=r"crash needs a test on trio; on asyncio, .* shutdown_timeout=0"):
+                await crash(scheduler)
+            await drain(scheduler)  # It is alive: a crashed scheduler raises here.
+
+    asyncio.run(main())
+
+
+def test_subset_leaves_schedules_out(run: Run, db: Database) -> None:
+    workers = Workers()
+    workers.register("mail", lambda job: None)
+    workers.cron("* * * * *", "tick")(lambda job: None)
+
+    async def main() -> None:
+        async with SchedulerOpener(db)(workers.subset(["mail"])) as scheduler:
+            await scheduler.enqueue("mail")
+            assert (await drain(scheduler, until=now() + timedelta(hours=1))).completed == 1
+        assert [one["name"] for one in db["monque_jobs"].find()] == ["mail"]
 
     run(main)

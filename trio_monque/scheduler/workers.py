@@ -282,10 +282,11 @@ class Workers(Generic[Resources]):
         """Raise InvalidOptionError if the handlers need another event loop than the one that would run them."""
         if self._loop not in (None, running):
             opened = (
-                "open the scheduler in a program on trio (trio.run), or with `trio-monque run --loop trio`"
+                "open the scheduler in a program on trio (trio.run), in a test of pytest-trio or of anyio's backend "
+                "trio, or with `trio-monque run --loop trio`"
                 if self._loop == "trio"
-                else "open the scheduler in a program on asyncio (asyncio.run, or uvloop.run), or with "
-                "`trio-monque run --loop asyncio`"
+                else "open the scheduler in a program on asyncio (asyncio.run, or uvloop.run), in a test of "
+                "pytest-asyncio or of anyio's backend asyncio, or with `trio-monque run --loop asyncio`"
             )
             raise InvalidOptionError("loop", self._loop, f"these workers would run on {running}: {opened}")
 

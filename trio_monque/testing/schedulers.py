@@ -7,6 +7,8 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from typing import Final, TypeVar, Unpack
 
+import trio
+
 from ..clock import has_virtual_time_begun, is_run_virtual, skipped_time
 from ..error_types import MonqueError
 from ..options_and_defaults import SchedulerOptions
@@ -38,7 +40,15 @@ async def crash(scheduler: SchedulerClient) -> None:
     Its jobs stay `processing` under its claims. Commands that it had sent may still be applied. Handlers are
     cancelled, because a task cannot vanish: their clean-ups run unshielded, and their calls to the database
     through this scheduler fail. A plain handler goes on in its thread.
+
+    Raises:
+        MonqueError: The test does not run on trio.
     """
+    if not trio.lowlevel.in_trio_task():
+        raise MonqueError(
+            "crash needs a test on trio; on asyncio, open the scheduler with shutdown_timeout=0, and leave its block "
+            "while the job runs: the run is cut short, and the next scheduler goes on"
+        )
     scheduler._context.jobs.interference.append(_Dead())
     scheduler._parts.engine.die()
     await scheduler.wait_drained()

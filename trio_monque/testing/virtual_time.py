@@ -54,7 +54,12 @@ async def quiesce() -> None:
 
     `trio.testing.wait_all_tasks_blocked` alone returns while threads talk to the database. `quiesce` does
     not advance the clock: sleeping tasks go on sleeping.
+
+    Raises:
+        MonqueError: The test does not run on trio.
     """
+    if not trio.lowlevel.in_trio_task():
+        raise MonqueError("quiesce needs a test on trio; on asyncio, drain(scheduler) runs all jobs that are due")
     with raising_on_stall("quiesce"):
         await _quiesce()
 
