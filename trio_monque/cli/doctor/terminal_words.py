@@ -397,9 +397,9 @@ _say(
 _say(
     "broken-document",
     "Documents that cannot be run: {count}, for example {document}: {problem}.",
-    "Repair each: `trio-monque repair ID --set FIELD=VALUE`, for example `--set nextRunAt=now`. `trio-monque show "
-    "--raw ID` prints it, `trio-monque delete ID` drops it. Until then schedulers skip them; they look at them again "
-    "every minute.",
+    "Repair each: `trio-monque repair ID --set FIELD=VALUE`, for example `--set nextRunAt=now`; several missing "
+    "fields need several `--set` in one call. `trio-monque show --raw ID` prints it, `trio-monque delete ID` drops it. "
+    "Until then schedulers skip them; they look at them again every minute.",
 )
 _say(
     "oversized-document",
