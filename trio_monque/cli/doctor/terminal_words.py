@@ -300,7 +300,7 @@ _say(
     "Jobs stuck in `processing`: {count}. Their holder {instance} has not renewed its claims for {silent} s, as "
     "{reason} (for example job {job}).",
     "A live instance makes them pending again when it has seen no renewal for {lease} s; if none is alive, start a "
-    "worker. If the process still exists, look why it stands still: it may be stopped, suspended, or without a "
+    "worker. If the process still exists, find out why it stands still: it may be stopped, suspended, or without a "
     "network.",
 )
 _say(
@@ -372,7 +372,7 @@ _say(
 _say(
     "rescued-jobs",
     "Jobs taken from dead instances within the last day that have not completed since: {count}.",
-    "One death after a restart is ordinary. If there are many, look why processes end: the log of the system, or "
+    "One death after a restart is ordinary. If there are many, find out why processes end: the log of the system, or "
     "limits of memory.",
 )
 _say(
@@ -397,9 +397,9 @@ _say(
 _say(
     "broken-document",
     "Documents that cannot be run: {count}, for example {document}: {problem}.",
-    "Repair each: `trio-monque repair ID --set FIELD=VALUE`, for example `--set nextRunAt=now`. `trio-monque show "
-    "--raw ID` prints it, `trio-monque delete ID` drops it. Until then schedulers skip them; they look at them again "
-    "every minute.",
+    "Repair each: `trio-monque repair ID --set FIELD=VALUE`, for example `--set nextRunAt=now`; several missing "
+    "fields need several `--set` in one call. `trio-monque show --raw ID` prints it, `trio-monque delete ID` drops it. "
+    "Until then schedulers skip them; they look at them again every minute.",
 )
 _say(
     "oversized-document",

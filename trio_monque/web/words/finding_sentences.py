@@ -218,7 +218,7 @@ _TEXTS: Final[Mapping[str, tuple[str, str]]] = {
     ),
     "rescued-jobs": (
         "Jobs taken from dead instances within the last day that have not completed since: {count}.",
-        "One death after a restart is ordinary. If there are many, look why processes end.",
+        "One death after a restart is ordinary. If there are many, find out why processes end.",
     ),
     "owed-follow-ups": (
         "Jobs of the name {name} that have ended and still owe a follow-up: {count}, the oldest for {ago}.",
