@@ -182,6 +182,10 @@ async def test_job_that_is_not_pending_cannot_be_moved(db: Database, jobs: Colle
     job_id = await job_in(monque, jobs, status)
     with pytest.raises(JobStateError, match=f"cannot reschedule .* '{status}'"):
         await monque.reschedule_job(job_id, datetime.now(UTC))
+    # Also if it would be too late for a pending one.
+    jobs.update_one({"_id": job_id}, {"$set": {"startBy": datetime(2020, 1, 1, tzinfo=UTC)}})
+    with pytest.raises(JobStateError, match=f"cannot reschedule .* '{status}'"):
+        await monque.reschedule_job(job_id, datetime.now(UTC))
     with pytest.raises(InvalidOptionError, match="run_at"):
         await monque.reschedule_job(job_id, datetime(2030, 1, 1))  # noqa: DTZ001
 

@@ -152,7 +152,8 @@ def reschedule_job(context: ClientContext, job_id: ObjectId | str, run_at: datet
 
     def reschedule(context: ClientContext, seen: Job, now: datetime, caused: Caused) -> Job | None:
         start_by = seen.limits.start_by
-        if start_by is not None and start_by <= moment:
+        # Of a job that is not pending, its status is the reason, and the guard finds that.
+        if seen.status is JobStatus.PENDING and start_by is not None and start_by <= moment:
             limit = start_by.isoformat(timespec="milliseconds")
             raise InvalidOptionError(
                 "run_at",
