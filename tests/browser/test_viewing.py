@@ -75,9 +75,10 @@ def test_a_schedule_is_moved_by_the_clock_of_the_viewer(
 def test_ages_count_on_in_the_words_of_the_server(visit: Visits, jobs: Collection) -> None:
     one = visit()
     one.page.clock.install()
-    one.go("search")
+    # Before it is loaded: the page compares its clock with the server's then, however long the loading takes.
     one.page.clock.pause_at(datetime.now(UTC) + timedelta(hours=1))
-    at = datetime.fromtimestamp(one.evaluate("Date.now()") / 1000, UTC)
+    one.go("search")
+    at = datetime.fromisoformat(one.page.locator(".foot time").get_attribute("datetime") or "")
     moments = [at + timedelta(seconds=1) - timedelta(seconds=length) for length in LENGTHS]
     one.evaluate(
         """(moments) => document.querySelector("main").append(...moments.map((at) => {
@@ -89,6 +90,8 @@ def test_ages_count_on_in_the_words_of_the_server(visit: Visits, jobs: Collectio
         [moment.isoformat() for moment in moments],
     )
     one.page.clock.run_for(1000)
+    # The page counts on each second, but not at the begin of one; and when it is shown again.
+    one.evaluate("dispatchEvent(new Event('visibilitychange'))")
     shown = one.page.locator("time[data-ago]").all_inner_texts()
     assert shown == [ago(moment, at + timedelta(seconds=1)) for moment in moments]
 
