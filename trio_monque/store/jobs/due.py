@@ -52,7 +52,7 @@ LOOK_BYTES: Final = 4 * 2**20
 """Beyond this number of bytes, a look reads no further batch if it has enough. So it reads less than 20 MB, or what can
 start now."""
 
-MOST_SURPRISE: Final = 4
+MUCH_LARGER: Final = 4
 """Documents of four times the usual size make batches of 16 MB of those that were to have 4 MB."""
 
 # The server takes a pipeline of a thousand stages at most.
@@ -77,9 +77,9 @@ class Reach:
     usual_size: int = 1
     leaves_out: Sequence[ObjectId] = ()
 
-    def expects_less(self, size: int, read: int) -> bool:
+    def is_exceeded_by(self, size: int, read: int) -> bool:
         """Whether documents of `size` bytes together are much larger than usual: the next look has smaller batches."""
-        return self.enough < sys.maxsize and size > MOST_SURPRISE * self.usual_size * read
+        return self.enough < sys.maxsize and size > MUCH_LARGER * self.usual_size * read
 
 
 WHOLE: Final = Reach()
@@ -213,7 +213,7 @@ def look(
                 found += (job for job in documents if jobs.can_be_claimed(job, wanted))
                 size, read = size + len(batch), read + len(documents)
                 del batch, documents  # Otherwise they stay while the next batch is read.
-                if size > LOOK_BYTES and found and (len(found) >= reach.enough or reach.expects_less(size, read)):
+                if size > LOOK_BYTES and found and (len(found) >= reach.enough or reach.is_exceeded_by(size, read)):
                     is_cut = True
                     break
         if is_cut:
