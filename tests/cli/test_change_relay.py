@@ -17,7 +17,7 @@ from pymongo import WriteConcern
 
 from tests.support.programs import uri_of_database
 from tests.support.standalone import standalone_server
-from trio_monque import Monque
+from trio_monque import Monque, NewJob
 from trio_monque.cli.connection_options import Connection
 from trio_monque.cli.run import change_relay
 from trio_monque.cli.run.change_relay import MOST_UNREAD, ChangeRelay, StreamOfParent
@@ -122,6 +122,18 @@ async def test_for_a_child_that_reads_too_slowly_one_change_stands_for_all(uri: 
         assert ANYTHING in found
         assert len(found) <= 2 * MOST_UNREAD
         assert slow.changes.is_open
+
+
+async def test_child_is_sent_little_of_many_new_jobs(uri: str, db: Database) -> None:
+    child = Child()
+    async with relaying(stream_of(uri), child):
+        await child.open()
+        await Monque(db).enqueue_many([NewJob(name="mail")] * 1_000)
+        await Monque(db).enqueue("last")
+        found = list[JobChange]()
+        while not any(change.name == "last" for change in found):
+            found += await child.read()
+        assert 2 <= len(found) < 500
 
 
 async def test_child_learns_that_the_server_has_no_stream() -> None:

@@ -14,6 +14,7 @@ import secrets
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from functools import partial
 from multiprocessing.connection import Connection as Pipe
 from typing import Final, TypeVar
@@ -28,6 +29,7 @@ from ...scheduler.changes import ChangesOfDatabase, OpenChanges
 from ...store.job_collection import JobCollection
 from ...store.jobs.change_stream import ANYTHING, LONGEST_AWAIT, JobChange, NoStreamError
 from ..connection_options import Connection
+from .condensed_changes import condensed
 from .relayed_changes import ENDED, OPENED, Message, StreamChanges, StreamFailed
 
 logger = logger_of("cli")
@@ -95,7 +97,7 @@ class ChangeRelay:
     async def _follow(self, changes: OpenChanges) -> None:
         try:
             while changes.is_open:
-                found = await _in_thread(partial(changes.read, LONGEST_AWAIT))
+                found = await _in_thread(partial(_read, changes))
                 if found:
                     self.send_changes(found)
                 await trio.sleep(PACE)
@@ -106,7 +108,7 @@ class ChangeRelay:
     async def serve(self, pipe: Pipe) -> None:
         """Send one process all messages, until it has ended."""
         follower = _Follower(pipe)
-        follower.put(self._state, self._state)
+        follower.put(_Encoded.of(self._state), self._state)
         self._followers.add(follower)
         try:
             await follower.send_all()
@@ -123,8 +125,21 @@ class ChangeRelay:
         self._send(state)
 
     def _send(self, message: Message) -> None:
+        encoded = _Encoded.of(message)
         for follower in self._followers:
-            follower.put(message, self._state)
+            follower.put(encoded, self._state)
+
+
+@dataclass(frozen=True, slots=True)
+class _Encoded:
+    """A message as it is sent: encoded once for all processes."""
+
+    data: bytes
+    changes: int
+
+    @classmethod
+    def of(cls, message: Message) -> _Encoded:
+        return cls(pickle.dumps(message), len(message.changes) if isinstance(message, StreamChanges) else 1)
 
 
 class _Follower:
@@ -132,23 +147,23 @@ class _Follower:
 
     def __init__(self, pipe: Pipe) -> None:
         self._pipe = pipe
-        self._unread: deque[Message] = deque()
+        self._unread: deque[_Encoded] = deque()
         self._unread_changes = 0
         self._there_is_more = trio.Event()
 
-    def put(self, message: Message, state: Message) -> None:
+    def put(self, message: _Encoded, state: Message) -> None:
         """Send this message later; `state` is that of the stream."""
-        if self._unread_changes + _changes_in(message) > MOST_UNREAD and self._unread:
+        if self._unread_changes + message.changes > MOST_UNREAD and self._unread:
             self._unread.clear()
             self._unread_changes = 0
-            self._add(state)
-            message = StreamChanges([ANYTHING])
+            self._add(_Encoded.of(state))
+            message = _Encoded.of(StreamChanges([ANYTHING]))
         self._add(message)
         self._there_is_more.set()
 
-    def _add(self, message: Message) -> None:
+    def _add(self, message: _Encoded) -> None:
         self._unread.append(message)
-        self._unread_changes += _changes_in(message)
+        self._unread_changes += message.changes
 
     async def send_all(self) -> None:
         own_thread = trio.CapacityLimiter(1)
@@ -157,18 +172,14 @@ class _Follower:
                 self._there_is_more = trio.Event()
                 await self._there_is_more.wait()
             message = self._unread.popleft()
-            self._unread_changes -= _changes_in(message)
+            self._unread_changes -= message.changes
             try:
                 # Abandoned when the process has ended: one that it has forked may hold its end open.
                 await trio.to_thread.run_sync(
-                    self._pipe.send_bytes, pickle.dumps(message), limiter=own_thread, abandon_on_cancel=True
+                    self._pipe.send_bytes, message.data, limiter=own_thread, abandon_on_cancel=True
                 )
             except OSError:
                 return
-
-
-def _changes_in(message: Message) -> int:
-    return len(message.changes) if isinstance(message, StreamChanges) else 1
 
 
 class StreamOfParent:
@@ -195,6 +206,10 @@ class StreamOfParent:
 
     def close(self) -> None:
         self._client.close()
+
+
+def _read(changes: OpenChanges) -> Sequence[JobChange]:
+    return condensed(changes.read(LONGEST_AWAIT))
 
 
 async def _in_thread(function: Callable[[], T]) -> T:
