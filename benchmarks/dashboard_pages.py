@@ -133,9 +133,9 @@ def measured(uri: str, database: Db, rounds: int) -> tuple[list[float], dict[str
 
 
 def processor_seconds(server: WebServer) -> float:
-    """The processor time that the server's process has used, all threads together."""
-    threads = Path(f"/proc/{server.process.pid}/task").glob("*/schedstat")
-    return sum(int(one.read_text(encoding="ascii").split()[0]) for one in threads) / 1e9
+    """The processor time that the server's process has used: all threads together, those that have ended, too."""
+    # What clock_getcpuclockid(3) returns for a process, and what Python has only for its own.
+    return time.clock_gettime(~server.process.pid << 3 | 2)
 
 
 def timed(call: Callable[[], Any]) -> float:

@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from typing import Any, Final
 
 from ...client.monque import announce, forget_statistics_of
-from ...error_types import PartialBulkError
+from ...error_types import MonqueConnectionError, PartialBulkError
 from ...jobs.bulk_changes import BulkResult
 from ...store.reads.selection_counts import SelectionCount
 from ..answers import RefusedRequestError, as_json, refusal_of
@@ -23,6 +23,9 @@ MOST_AT_ONCE: Final = 1000
 """Jobs up to which an action is answered when it is done, whatever the client prefers."""
 
 UNKNOWN_ACTION: Final = "Action not found"
+
+SILENT: Final = "The database stopped answering. Repeat the action to change the jobs that are left."
+"""Of a failed action. The numbers beside it say what was done."""
 
 OnProgress = Callable[[BulkResult], None]
 
@@ -54,6 +57,8 @@ async def _carry_out(
             state = State.DONE
         except Exception as error:  # noqa: BLE001  # The answer was sent: those who ask are shown the error.
             state, problem = State.FAILED, refusal_of(error).message
+            if isinstance(error, MonqueConnectionError) and error.transient:
+                problem = SILENT
             if isinstance(error, PartialBulkError):
                 action.result = BulkResult(error.count, action.result.errors, action.result.refused, error.unknown)
         finally:

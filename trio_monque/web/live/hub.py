@@ -160,7 +160,7 @@ class Hub:
         if not is_narrow:
             if not regions:
                 self._rush.quiet()
-            elif wait := self._rush.news(anyio.current_time()):
+            elif wait := self._rush.news(anyio.current_time(), len(self.viewers)):
                 # These are stale with all others at its end. A narrow stream begins a moment ago: it has the rare ones.
                 self._narrow_until = anyio.current_time() + wait
                 self._once_more.clear()

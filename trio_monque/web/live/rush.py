@@ -9,6 +9,10 @@ RUSH_AFTER: Final = 3.0
 
 FIRST_WAIT: Final = 2.0
 LONGEST_WAIT: Final = 5.0
+"""Seconds; for up to five viewers. Of more, each adds a second, so that together they read about one page a second."""
+
+LONGEST_WAIT_OF_MANY: Final = 15.0
+"""Seconds, however many viewers there are."""
 
 
 class Rush:
@@ -23,12 +27,13 @@ class Rush:
         """Whether pages wait."""
         return self._wait > 0
 
-    def news(self, now: float) -> float:
+    def news(self, now: float, viewers: int) -> float:
         """Note that a look has brought changes. Return for how many seconds nothing is announced; mostly 0."""
         if self._began is None:
             self._began = now
         if now - self._began >= RUSH_AFTER:
-            self._wait = min(max(FIRST_WAIT, 2 * self._wait), LONGEST_WAIT)
+            longest = max(LONGEST_WAIT, min(float(viewers), LONGEST_WAIT_OF_MANY))
+            self._wait = min(max(FIRST_WAIT, 2 * self._wait), longest)
         return self._wait
 
     def quiet(self) -> None:
