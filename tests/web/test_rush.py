@@ -16,11 +16,11 @@ def test_wait_grows_beside_changes_without_pause() -> None:
 
 
 @pytest.mark.parametrize(
-    ("viewers", "longest"), [(1, LONGEST_WAIT), (5, LONGEST_WAIT), (10, 10.0), (100, LONGEST_WAIT_OF_MANY)]
+    ("viewers", "longest"), [(1, LONGEST_WAIT), (3, LONGEST_WAIT), (6, 9.0), (100, LONGEST_WAIT_OF_MANY)]
 )
 def test_many_viewers_wait_longer(viewers: int, longest: float) -> None:
     rush = Rush()
-    assert [rush.news(10.0 * number, viewers) for number in range(6)][-1] == longest
+    assert [rush.news(10.0 * number, viewers) for number in range(7)][-1] == longest
 
 
 def test_quiet_second_ends_a_rush() -> None:

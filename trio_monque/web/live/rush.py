@@ -9,7 +9,10 @@ RUSH_AFTER: Final = 3.0
 
 FIRST_WAIT: Final = 2.0
 LONGEST_WAIT: Final = 5.0
-"""Seconds; for up to five viewers. Of more, each adds a second, so that together they read about one page a second."""
+"""Seconds, for few viewers."""
+
+WAIT_PER_VIEWER: Final = 1.5
+"""Seconds: many viewers wait longer, so that together they read two pages in three seconds."""
 
 LONGEST_WAIT_OF_MANY: Final = 15.0
 """Seconds, however many viewers there are."""
@@ -32,7 +35,7 @@ class Rush:
         if self._began is None:
             self._began = now
         if now - self._began >= RUSH_AFTER:
-            longest = max(LONGEST_WAIT, min(float(viewers), LONGEST_WAIT_OF_MANY))
+            longest = max(LONGEST_WAIT, min(viewers * WAIT_PER_VIEWER, LONGEST_WAIT_OF_MANY))
             self._wait = min(max(FIRST_WAIT, 2 * self._wait), longest)
         return self._wait
 
