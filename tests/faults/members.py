@@ -69,9 +69,9 @@ class Network:
         self._cut_off: int | None = None
         self._changed = threading.Condition()
 
-    def member_of(self, port: int) -> int | None:
-        """Which member has the other end of a connection, by its port; None for a client."""
-        inode = f"socket:[{_inode_of(port)}]"
+    def member_of(self, port: int, relay_port: int) -> int | None:
+        """Which member has opened a connection to a relay, by the ports of both ends; None for a client."""
+        inode = f"socket:[{_inode_of(port, relay_port)}]"
         with self.starting:
             pids = tuple(self.pids)
         for member, pid in enumerate(pids):
@@ -93,13 +93,17 @@ class Network:
             self._changed.notify_all()
 
 
-def _inode_of(port: int) -> str | None:
-    """Of the socket with that local port which is connected."""
-    wanted = f":{port:04X}"
+def _inode_of(port: int, other: int) -> str | None:
+    """Of the socket which is connected from a local port to another one.
+
+    Sockets to other ports may have the same local port: after many connections in a minute, the kernel has no other. A
+    member that is taken for a client is not cut off.
+    """
+    ends = f":{port:04X}", f":{other:04X}"
     for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
-        _, local, _, state, *fields = line.split(maxsplit=10)
-        if local.endswith(wanted) and state == "01":
-            return fields[5]
+        _, *addresses, state, fields = line.split(maxsplit=4)
+        if state == "01" and all(address.endswith(end) for address, end in zip(addresses, ends, strict=True)):
+            return fields.split()[5]
     return None
 
 
@@ -126,7 +130,7 @@ class MemberRelay:
                 except OSError:
                     client.close()  # The member is dead.
                     continue
-                sender = self._network.member_of(port)
+                sender = self._network.member_of(port, self.port)
                 self._connections += (client, upstream)
                 for ends in ((client, upstream), (upstream, client)):
                     ends[0].setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
