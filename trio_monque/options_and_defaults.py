@@ -44,7 +44,7 @@ class Retention:
     count alone decides, for all three.
 
     Attributes:
-        completed: The age from which a `completed` job may go; 0 for at once, None to keep them.
+        completed: The age from which a `completed` job may go; 0 means immediately, None to keep them.
         failed: The same for `failed` jobs.
         cancelled: The same for `cancelled` jobs.
         keep_last: How many jobs of each name and status are kept, however old; None for none.
@@ -211,7 +211,7 @@ class SchedulerConfig(ClientConfig, HostOptions):
             rescued; None for no limit, and for no such rescue: for fleets without Node only.
         recover_stale_jobs: Rescue the jobs of dead instances, at the start and from then on.
         start_timeout: How long the start retries while the database cannot be reached or used; 0 for a single attempt.
-        shutdown_timeout: How long running jobs may go on when the scheduler is left in order.
+        shutdown_timeout: How long running jobs may continue after the scheduler begins to shut down.
         cleanup_timeout: How long a cancelled handler may clean up.
         concurrency: How many jobs run at once in this instance; None for no limit but those by name.
         concurrency_per_name: How many jobs of one name run at once in this instance, where `register` sets no

@@ -42,7 +42,7 @@ def _replica_set(_context: click.Context, _option: click.Parameter, given: str) 
     type=click.IntRange(1, 65_535),
     default=PORT,
     metavar="N",
-    help=f"Where to listen on 127.0.0.1 (default: {PORT}).",
+    help=f"The port on 127.0.0.1 (default: {PORT}).",
 )
 @click.option(
     "--folder",

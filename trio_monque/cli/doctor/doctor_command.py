@@ -47,9 +47,9 @@ Examples:
 def doctor(connection: Connection, *, name: str | None, collection: str, all_documents: bool, as_json: bool) -> int:
     """Look at the server, the indexes, the workers and the jobs, and say what is wrong and what to do.
 
-    It connects as a program would, and writes nothing. Each question is bounded, so it may run beside the work of a
-    large collection. A number with a plus sign is a lower bound: its question reached its bound. With NAME, it looks
-    at the jobs of this name only, and at more of them.
+    It connects as a program would, and writes nothing. Each question is bounded, so it is safe to run on a
+    large collection in production. A number with a plus sign is a lower bound: its question reached its bound. With
+    NAME, it looks at the jobs of this name only, and at more of them.
 
     Exit status: 0 if nothing needs attention, 1 if anything does, 2 if it could not look.
     """

@@ -47,7 +47,7 @@ Examples:
 def _data_options(command: Callable[..., Any]) -> Callable[..., Any]:
     for add in (
         click.option(
-            "--meta", type=PAIR, multiple=True, metavar="KEY=VALUE", help="A string beside the data. May be repeated."
+            "--meta", type=PAIR, multiple=True, metavar="KEY=VALUE", help="A string stored with the job, next to its data. May be repeated."
         ),
         click.option(
             "--data-file",
@@ -80,7 +80,7 @@ def _data_options(command: Callable[..., Any]) -> Callable[..., Any]:
     help="If a job has the key: keep it, replace its data and when it is due, or debounce it. (default: keep)",
 )
 @click.option("--max-wait", type=LENGTH, metavar="LENGTH", help="How long calls that debounce may delay it in all.")
-@click.option("--max-attempts", type=int, metavar="N", help="After how many failures it is failed.")
+@click.option("--max-attempts", type=int, metavar="N", help="How many attempts may fail before the job fails for good.")
 @click.option("--max-rescues", type=int, metavar="N", help="How many deaths in a row it may cause.")
 @click.option("--timeout", type=LENGTH, metavar="LENGTH", help="How long one run may take.")
 def enqueue(

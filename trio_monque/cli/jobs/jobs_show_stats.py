@@ -62,7 +62,7 @@ Examples:
     "are due, others the latest first)",
 )
 @click.option("--limit", type=click.IntRange(1, 10_000), default=50, metavar="N", help="Show N at most. (default: 50)")
-@click.option("--cursor", metavar="TEXT", help="Continue where the page before ended, which printed this cursor.")
+@click.option("--cursor", metavar="TEXT", help="Continue where the previous page ended: the cursor that it printed.")
 @click.option(
     "--parent", metavar="ID", help="Only the children of this job that are pending or run, of its job nurseries."
 )
@@ -139,8 +139,8 @@ def _default_order(chosen: JobFilter) -> str:
 def show(access: JobsAccess, *, job_id: str, raw: bool) -> int:
     """Show a job: its data, dates and results, the tracebacks of its last failures, and why it does not run now.
 
-    Of a job that has opened a job nursery, it shows the blocks with children that are pending or run, and those that
-    have failed. Of a child, it shows its parent, and who cancelled it.
+    For a job that has opened a job nursery, it shows the blocks with children that are pending or run, and those that
+    have failed. For a child, it shows its parent, and who cancelled it.
 
     With --json, `why` has the sentences, and data and results are extended JSON.
 
@@ -188,7 +188,7 @@ def _show_raw(access: JobsAccess, text: str) -> int:
 def stats(access: JobsAccess, *, watch: float | None) -> int:
     """Count the jobs of each name by status, with the oldest that is due and those whose holder is silent (stuck).
 
-    Of each name, up to 100,000 pending jobs, 10,000 failed ones and 1,000 of the others are counted; a plus sign means
+    For each name, up to 100,000 pending jobs, 10,000 failed ones and 1,000 of the others are counted; a plus sign means
     more. It is one command for the server.
 
     With --json: one object on one line for each count.

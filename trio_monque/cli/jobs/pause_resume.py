@@ -29,11 +29,11 @@ Examples:
 """
 
 
-@click.command(short_help="Let no instance start jobs of a name.", epilog=_PAUSE_EXAMPLES)
+@click.command(short_help="Stop instances from starting jobs of a name.", epilog=_PAUSE_EXAMPLES)
 @jobs_options
 @click.argument("names", metavar="[NAME]...", nargs=-1)
 def pause(access: JobsAccess, *, names: tuple[str, ...]) -> int:
-    """Let no instance of the fleet start jobs of NAME, within a second. Runs in progress continue.
+    """Stop all instances from starting jobs of NAME, within a second. Runs in progress continue.
 
     New jobs are stored and wait, until `trio-monque resume NAME`. Without NAME, list the names that are paused.
     Instances of Monque for Node do not honour a pause.

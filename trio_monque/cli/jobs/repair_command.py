@@ -44,7 +44,7 @@ class _RefusedError(Exception):
     """The document is not repaired; the text says why."""
 
 
-@click.command(short_help="Make a job of a document that is not one.", epilog=_EXAMPLES)
+@click.command(short_help="Repair a document that is not a valid job.", epilog=_EXAMPLES)
 @click.argument("document_id", metavar="ID")
 @click.option(
     "--set",

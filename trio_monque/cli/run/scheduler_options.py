@@ -123,7 +123,7 @@ class OrNone(click.ParamType[float | None]):
 # --- Retention ---
 
 _EXPLAINED: Final = {
-    "completed": "Delete completed jobs that ended longer ago than this, such as 12h or 30d; 0 for at once.",
+    "completed": "Delete completed jobs that ended longer ago than this, such as 12h or 30d; 0 means immediately.",
     "failed": "The same for failed jobs.",
     "cancelled": "The same for cancelled jobs.",
     "keep_last": "How many jobs of each name and status are kept, however old.",
