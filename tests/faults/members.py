@@ -115,8 +115,8 @@ class MemberRelay:
         self._member = member
         self._target = target
         self._listener = socket.create_server((HOST, 0))
-        self._connections: list[socket.socket] = []
-        self._threads: list[threading.Thread] = []
+        self._connections: set[socket.socket] = set()
+        self._threads: set[threading.Thread] = set()
         self.port: int = self._listener.getsockname()[1]
         self._acceptor = threading.Thread(target=self._accept)
         self._acceptor.start()
@@ -131,11 +131,24 @@ class MemberRelay:
                     client.close()  # The member is dead.
                     continue
                 sender = self._network.member_of(port, self.port)
-                self._connections += (client, upstream)
-                for ends in ((client, upstream), (upstream, client)):
-                    ends[0].setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                    self._threads.append(threading.Thread(target=self._pass_on, args=(sender, *ends)))
-                    self._threads[-1].start()
+                self._connections |= {client, upstream}
+                thread = threading.Thread(target=self._serve, args=(sender, client, upstream))
+                self._threads.add(thread)
+                thread.start()
+
+    def _serve(self, sender: int | None, client: socket.socket, upstream: socket.socket) -> None:
+        """Pass on what both ends say, and close them: an hour of elections has more connections than may be open."""
+        with suppress(OSError):
+            for one in (client, upstream):
+                one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        there = threading.Thread(target=self._pass_on, args=(sender, client, upstream))
+        there.start()
+        self._pass_on(sender, upstream, client)
+        there.join()
+        for one in (client, upstream):
+            one.close()
+        self._connections -= {client, upstream}
+        self._threads.discard(threading.current_thread())
 
     def _pass_on(self, sender: int | None, source: socket.socket, target: socket.socket) -> None:
         with suppress(OSError):
@@ -151,13 +164,12 @@ class MemberRelay:
         with suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._acceptor.join()
-        for one in self._connections:
+        for one in tuple(self._connections):
             with suppress(OSError):
                 one.shutdown(socket.SHUT_RDWR)
-        for thread in self._threads:
+        for thread in tuple(self._threads):
             thread.join()
-        for one in (self._listener, *self._connections):
-            one.close()
+        self._listener.close()
 
 
 @dataclass(frozen=True)
