@@ -7,8 +7,8 @@ from typing import Final
 from trio_monque.store.reads.diagnosis.caps import Count
 
 EVERY_VALUE: Final = {
-    **dict.fromkeys(("ago", "silent", "lease", "seconds"), 75.0),
-    **dict.fromkeys(("count", "pending", "due", "held"), Count(1204, True)),
+    **dict.fromkeys(("ago", "silent", "lease", "seconds", "longest"), 75.0),
+    **dict.fromkeys(("count", "pending", "due", "held", "running"), Count(1204, True)),
     **dict.fromkeys(("up", "needed", "size", "used", "available", "examined", "returned", "deaths", "failures"), 7),
     **dict.fromkeys(("name", "instance", "host", "job", "index", "other", "problem", "reason", "query", "status"), "x"),
     **dict.fromkeys(("version", "oldest", "member", "database", "collection", "document"), "y"),

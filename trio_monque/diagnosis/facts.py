@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from ..jobs.instance import Instance
@@ -91,6 +91,10 @@ class JobFacts:
     owed: Sequence[Owed] = ()
     full: Sequence[FullDocument] = ()
     broken: Sequence[BrokenDocument] = ()
+
+    def ago(self, moment: datetime) -> float:
+        """Return how many seconds ago that moment was; 0 for one to come."""
+        return max((self.now - moment) / timedelta(seconds=1), 0.0)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -89,6 +89,8 @@ SEVERITIES: Final[Mapping[str, Severity]] = {
     "no-such-name": Severity.WARNING,
     "paused-name": Severity.WARNING,
     "backlog": Severity.WARNING,
+    "long-runs": Severity.WARNING,
+    "not-starting": Severity.WARNING,
     "poison-job": Severity.PROBLEM,
     "failing-job": Severity.WARNING,
     "failed-jobs": Severity.WARNING,

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from ...diagnosis.findings import SEVERITIES, Finding, Severity
 from ...store.reads.diagnosis.caps import Count
-from ..output import since_and_by
+from ..output import moment, since_and_by
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +122,7 @@ def _of_size(values: Mapping[str, Any]) -> dict[str, Any]:
 
 _OWN_TEXTS: Final[Mapping[str, Callable[[Mapping[str, Any]], dict[str, Any]]]] = {
     "stuck-jobs": _of_stuck_jobs,
+    "long-runs": lambda one: {"since": moment(one["since"]), "longest": f"{one['longest']:.0f}"},
     "no-primary": _of_members,
     "no-majority": _of_members,
     "clock-off": _of_clocks,
@@ -347,6 +348,22 @@ _say(
     "Due jobs of the name {name!r}: {due}, the oldest for {ago} s.",
     "The fleet does not keep up: start further worker processes, or raise `concurrency` of that worker. If its jobs "
     "do not start at all, look at the log of a worker.",
+)
+_say(
+    "long-runs",
+    "Due jobs of the name {name!r}: {due}, the oldest for {ago} s. The running jobs of it ({running}) were all claimed "
+    "more than a minute ago: job {job} has run longest, for {longest} s, since {since}.",
+    "Look at it: `trio-monque show {job}`. If it hangs, end it: `trio-monque cancel {job}`, and give its worker a "
+    "`timeout`. If jobs of the name take so long, start further worker processes, or raise `concurrency` of that "
+    "worker. If that worker has free slots, see not-starting.",
+)
+_say(
+    "not-starting",
+    "Due jobs of the name {name!r}: {due}, the oldest for {ago} s. Slots are free in {instance}, but these jobs do not "
+    "start.",
+    'Look in the log of {instance} for "passed over": the server may refuse to have these jobs claimed, for example by '
+    "a validator of the collection. If jobs of the name do start, and end at once, the fleet does not keep up: start "
+    "further worker processes.",
 )
 _say(
     "poison-job",

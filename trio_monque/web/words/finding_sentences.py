@@ -25,7 +25,7 @@ def _texts_of(values: Mapping[str, Any]) -> Mapping[str, str]:
     texts = {name: _text(value) for name, value in values.items()}
     if "pid" in values:
         texts["pid"] = str(values["pid"])
-    for name in ("ago", "silent", "lease", "seconds"):
+    for name in ("ago", "silent", "lease", "seconds", "longest"):
         if name in values:
             texts[name] = length(values[name])
     if "is_ahead" in values:
@@ -200,6 +200,26 @@ _TEXTS: Final[Mapping[str, tuple[str, str]]] = {
     "backlog": (
         "Due jobs of the name {name}: {due}, the oldest for {ago}.",
         "The instances do not keep up: start further ones, or raise the concurrency of that worker.",
+    ),
+    "long-runs": (
+        (
+            "Due jobs of the name {name}: {due}, the oldest for {ago}. The running jobs of it ({running}) were all "
+            "claimed more than a minute ago: job {job} has run longest, for {longest}."
+        ),
+        (
+            "Look at it. If it hangs, cancel it, and give its worker a timeout. If jobs of the name take so "
+            "long, start further instances, or raise the concurrency of that worker."
+        ),
+    ),
+    "not-starting": (
+        (
+            "Due jobs of the name {name}: {due}, the oldest for {ago}. Slots are free in {instance}, but these jobs do "
+            "not start."
+        ),
+        (
+            'Look in the log of {instance} for "passed over": the server may refuse to have these jobs claimed. If '
+            "jobs of the name do start, and end at once, start further instances."
+        ),
     ),
     "poison-job": (
         (
