@@ -14,6 +14,7 @@ EVERY_VALUE: Final = {
     **dict.fromkeys(("version", "oldest", "member", "database", "collection", "document"), "y"),
     "pid": 4711,
     "is_ahead": True,
+    "is_alone": True,
     "share": 0.8,
     "writes": 2000.0,
     "names": ["a", "b"],

@@ -26,7 +26,8 @@ def judge_jobs(facts: JobFacts) -> Iterator[Finding]:
     pending = sum((one.pending for one in facts.backlogs), Count(0, len(facts.backlogs) >= MOST_BACKLOGS))
     # Processes of another library have no entry.
     works_elsewhere = any(not one.is_ours and not one.silent for one in facts.holders)
-    if not live and pending and not works_elsewhere:
+    is_alone = not live and not works_elsewhere
+    if is_alone and pending:
         yield found("no-instance", pending=pending)
     for instance in facts.instances:
         if not instance.is_live:
@@ -34,7 +35,7 @@ def judge_jobs(facts: JobFacts) -> Iterator[Finding]:
             yield found("dead-instance", instance=instance.id, pid=instance.pid, host=instance.host, ago=ago)
     yield from _judge_overdue(facts, live)
     for holder in facts.holders:
-        yield from _judge_holder(holder, facts)
+        yield from _judge_holder(holder, facts, is_alone=is_alone)
     for backlog in facts.backlogs:
         yield from judge_backlog(backlog, facts, live)
     if facts.unused is not None and not any(facts.unused in one.names for one in live):
@@ -86,10 +87,11 @@ def _judge_documents(facts: JobFacts) -> Iterator[Finding]:
 # --- Running jobs ---
 
 
-def _judge_holder(holder: Holder, facts: JobFacts) -> Iterator[Finding]:
+def _judge_holder(holder: Holder, facts: JobFacts, *, is_alone: bool) -> Iterator[Finding]:
+    """Yield what is wrong with a holder; `is_alone` if no process is alive that takes its jobs."""
     silent = 0.0 if holder.silent_since is None else facts.ago(holder.silent_since)
     if holder.instance_id is None:
-        yield found("no-holder", count=holder.held, job=str(holder.example))
+        yield found("no-holder", count=holder.held, job=str(holder.example), is_alone=is_alone)
     elif holder.is_ours and holder.silent:
         yield found(
             "stuck-jobs",
@@ -98,6 +100,7 @@ def _judge_holder(holder: Holder, facts: JobFacts) -> Iterator[Finding]:
             silent=silent,
             job=str(holder.example),
             lease=holder.lease,
+            is_alone=is_alone,
             **_state_of(holder, facts),
         )
     elif holder.silent:
@@ -107,6 +110,7 @@ def _judge_holder(holder: Holder, facts: JobFacts) -> Iterator[Finding]:
             instance=holder.instance_id,
             silent=silent,
             job=str(holder.example),
+            is_alone=is_alone,
         )
     elif not holder.is_ours:
         yield found("node-peer", instance=holder.instance_id, count=holder.held)

@@ -88,6 +88,8 @@ def _fields_of(finding: Finding) -> dict[str, Any]:
         fields["quoted"] = quote(given["name"])
     if "similar" in given:
         fields["suggestion"] = f"; one runs {given['similar']!r}" if given["similar"] else ""
+    if "is_alone" in given:
+        fields["start"] = _START if given["is_alone"] else ""
     if "by" in given:
         fields["since_and_by"] = since_and_by(given["since"], given["by"])
     if (own := _OWN_TEXTS.get(finding.kind)) is not None:
@@ -95,6 +97,9 @@ def _fields_of(finding: Finding) -> dict[str, Any]:
     words = KINDS[finding.kind]
     named = {field for _, field, _, _ in Formatter().parse(words.sentence + words.advice)}
     return {name: value for name, value in fields.items() if name in named}
+
+
+_START: Final = "No instance is alive: start a worker, `trio-monque run MODULE:ATTRIBUTE`. "
 
 
 def _of_stuck_jobs(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -300,22 +305,21 @@ _say(
     "stuck-jobs",
     "Jobs stuck in `processing`: {count}. Their holder {instance} has not renewed its claims for {silent} s, as "
     "{reason} (for example job {job}).",
-    "A live instance makes them pending again when it has seen no renewal for {lease} s; if none is alive, start a "
-    "worker. If the process still exists, find out why it stands still: it may be stopped, suspended, or without a "
-    "network.",
+    "{start}A live instance makes them pending again when it has seen no renewal for {lease} s. If the process still "
+    "exists, find out why it stands still: it may be stopped, suspended, or without a network.",
 )
 _say(
     "no-holder",
     "Jobs in `processing` without a holder: {count} (for example job {job}).",
-    "Another program wrote them so. A live instance makes them pending again when they are older than its "
+    "{start}Another program wrote them so. A live instance makes them pending again when they are older than its "
     "`lock_timeout`.",
 )
 _say(
     "stuck-node-jobs",
     "Jobs in `processing` under {instance}: {count}. It is not an instance of this library, and has not renewed its "
     "claims for {silent} s (for example job {job}).",
-    "If that process is gone, nothing needs to be done: a live instance takes its jobs when their claims are older "
-    "than its `lock_timeout` (by default half an hour).",
+    "{start}If that process is gone, a live instance takes its jobs when their claims are older than its "
+    "`lock_timeout` (by default half an hour).",
 )
 _say(
     "node-peer",

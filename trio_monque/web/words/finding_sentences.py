@@ -30,6 +30,8 @@ def _texts_of(values: Mapping[str, Any]) -> Mapping[str, str]:
             texts[name] = length(values[name])
     if "is_ahead" in values:
         texts["direction"] = "ahead of" if values["is_ahead"] else "behind"
+    if "is_alone" in values:
+        texts["start"] = "No instance is alive: start a worker. " if values["is_alone"] else ""
     if "by" in values:
         texts["since_and_by"] = since_and_by(values["since"], values["by"])
     if "similar" in values:
@@ -177,15 +179,15 @@ _TEXTS: Final[Mapping[str, tuple[str, str]]] = {
     ),
     "stuck-jobs": (
         "Jobs stuck in processing: {count}. Their holder {instance} has not renewed its claims for {silent}: {holder}.",
-        "A live instance makes them pending again after {lease} without a renewal; if none is alive, start a worker.",
+        "{start}A live instance makes them pending again after {lease} without a renewal.",
     ),
     "no-holder": (
         "Jobs in processing without a holder: {count}, for example {job}.",
-        "Another program wrote them so. A live instance makes them pending again after its lock_timeout.",
+        "{start}Another program wrote them so. A live instance makes them pending again after its lock_timeout.",
     ),
     "stuck-node-jobs": (
         "Jobs in processing under {instance}, of another library, whose claims were not renewed for {silent}: {count}.",
-        "If that process is gone, nothing needs to be done: a live instance takes them after its lock_timeout.",
+        "{start}If that process is gone, a live instance takes them after its lock_timeout.",
     ),
     "node-peer": (
         "{instance} belongs to Monque for Node, which works on this collection too. Jobs that it holds: {count}.",
