@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Final
 
 from trio_monque.store.reads.diagnosis.caps import Count
@@ -22,5 +23,7 @@ EVERY_VALUE: Final = {
     "similar": None,
     "since": None,
     "by": "dana",
+    "at": datetime(2026, 1, 1, tzinfo=UTC),
+    "key": "daily",
     "state": "silent",
 }

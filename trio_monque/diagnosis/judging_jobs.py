@@ -41,8 +41,23 @@ def judge_jobs(facts: JobFacts) -> Iterator[Finding]:
     if facts.unused is not None and not any(facts.unused in one.names for one in live):
         yield found("no-such-name", name=facts.unused, similar=similar_name(facts.unused, live))
     yield from _judge_troubled(facts)
+    for unstarted in facts.unstarted:
+        yield found("not-started-in-time", name=unstarted.name, count=unstarted.count, job=str(unstarted.example))
     for owed in facts.owed:
         yield found("owed-follow-ups", name=owed.name, count=owed.count, ago=facts.ago(owed.since))
+    yield from _judge_schedules(facts)
+    yield from _judge_documents(facts)
+
+
+def _judge_overdue(facts: JobFacts, live: Sequence[Instance]) -> Iterator[Finding]:
+    names = {name for one in live for name in one.overdue_by_name if facts.name in (None, name)}
+    for name in sorted(names):
+        most = max(live, key=lambda one: one.overdue_by_name.get(name, 0))
+        count = Count(sum(one.overdue_by_name.get(name, 0) for one in live))
+        yield found("overdue-threads", name=name, count=count, instance=most.id)
+
+
+def _judge_schedules(facts: JobFacts) -> Iterator[Finding]:
     for bads in group_by(
         facts.schedules, lambda one: (one.name, one.status, one.is_unknown_here, error_kind(one.problem))
     ):
@@ -54,15 +69,16 @@ def judge_jobs(facts: JobFacts) -> Iterator[Finding]:
             status=bads[0].status,
             problem=bads[0].problem,
         )
-    yield from _judge_documents(facts)
-
-
-def _judge_overdue(facts: JobFacts, live: Sequence[Instance]) -> Iterator[Finding]:
-    names = {name for one in live for name in one.overdue_by_name if facts.name in (None, name)}
-    for name in sorted(names):
-        most = max(live, key=lambda one: one.overdue_by_name.get(name, 0))
-        count = Count(sum(one.overdue_by_name.get(name, 0) for one in live))
-        yield found("overdue-threads", name=name, count=count, instance=most.id)
+    for cancelled in group_by(facts.cancelled_schedules, lambda one: one.name):
+        last = cancelled[0]
+        yield found(
+            "ended-schedule",
+            count=Count(len(cancelled)),
+            job=str(last.id),
+            name=last.name,
+            key=last.key,
+            at=last.at,
+        )
 
 
 def _judge_documents(facts: JobFacts) -> Iterator[Finding]:

@@ -135,6 +135,10 @@ _OWN_TEXTS: Final[Mapping[str, Callable[[Mapping[str, Any]], dict[str, Any]]]] =
     "oversized-document": _of_size,
     "nearly-full-document": _of_size,
     "many-streams": lambda one: {"writes": f"{one['writes']:,.0f}", "percent": f"{one['share']:.0%}"},
+    "ended-schedule": lambda one: {
+        "at": moment(one["at"]),
+        "schedule": f"job {one['job']}" if one["key"] is None else f"job {one['job']}, with the key {one['key']!r}",
+    },
     "node-indexes": lambda one: {"names": ", ".join(one["names"])},
     "expiring-index": lambda one: {"seconds": f"{one['seconds']:g}"},
 }
@@ -397,6 +401,13 @@ _say(
     "limits of memory.",
 )
 _say(
+    "not-started-in-time",
+    "Jobs of the name {name!r} that were cancelled within the last day, as no run began before their `start_by`: "
+    "{count} (for example job {job}).",
+    "Find out why they waited: no worker ran, or none had a free slot. `trio-monque retry {job}` lets one run after "
+    "all, without its limit.",
+)
+_say(
     "owed-follow-ups",
     "Jobs of the name {name!r} that have ended and still owe a follow-up: {count}, the oldest for {ago} s.",
     'Start a worker whose `then` makes it. If one runs, its function raises: look in its log for "could not enqueue '
@@ -414,6 +425,13 @@ _say(
     "{job}): {problem}",
     "Schedulers on a machine that does not know the zone leave the job to others. Install the package tzdata on it "
     "('pip install tzdata'), or declare the schedule again with another zone.",
+)
+_say(
+    "ended-schedule",
+    "Schedules of the name {name!r} that were cancelled, so that they do not recur: {count}, the last one ({schedule}) "
+    "at {at}.",
+    "To let it run now, and then by its schedule: `trio-monque retry {job}`. If nothing needs it any more: "
+    "`trio-monque delete {job}`.",
 )
 _say(
     "broken-document",

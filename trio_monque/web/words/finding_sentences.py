@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from ...diagnosis.findings import Finding
-from .lengths import length, since_and_by
+from .lengths import length, moment, since_and_by
 
 HIDDEN: Final = "(hidden)"
 
@@ -28,19 +28,30 @@ def _texts_of(values: Mapping[str, Any]) -> Mapping[str, str]:
     for name in ("ago", "silent", "lease", "seconds", "longest"):
         if name in values:
             texts[name] = length(values[name])
-    if "is_ahead" in values:
-        texts["direction"] = "ahead of" if values["is_ahead"] else "behind"
-    if "is_alone" in values:
-        texts["start"] = "No instance is alive: start a worker. " if values["is_alone"] else ""
-    if "by" in values:
-        texts["since_and_by"] = since_and_by(values["since"], values["by"])
-    if "similar" in values:
-        texts["hint"] = f" One runs {values['similar']}: is the name misspelt?" if values["similar"] else ""
-    if "share" in values:
-        texts["share"] = f"{values['share']:.0%}"
+    texts |= _phrases_of(values)
     if (holder := _HOLDERS.get(texts.get("state", ""))) is not None:
         texts["holder"] = holder.format_map(texts)
     return texts
+
+
+def _phrases_of(values: Mapping[str, Any]) -> Mapping[str, str]:
+    phrases: dict[str, str] = {}
+    if "is_ahead" in values:
+        phrases["direction"] = "ahead of" if values["is_ahead"] else "behind"
+    if "is_alone" in values:
+        phrases["start"] = "No instance is alive: start a worker. " if values["is_alone"] else ""
+    if "at" in values:
+        phrases["at"] = moment(values["at"])
+    if "key" in values:
+        key = "" if values["key"] is None else f", with the key {values['key']}"
+        phrases["schedule"] = f"{values['job']}{key}"
+    if "by" in values:
+        phrases["since_and_by"] = since_and_by(values["since"], values["by"])
+    if "similar" in values:
+        phrases["hint"] = f" One runs {values['similar']}: is the name misspelt?" if values["similar"] else ""
+    if "share" in values:
+        phrases["share"] = f"{values['share']:.0%}"
+    return phrases
 
 
 def _text(value: Any) -> str:
@@ -242,6 +253,16 @@ _TEXTS: Final[Mapping[str, tuple[str, str]]] = {
         "Jobs taken from dead instances within the last day that have not completed since: {count}.",
         "One death after a restart is ordinary. If there are many, find out why processes end.",
     ),
+    "not-started-in-time": (
+        (
+            "Jobs of the name {name} that were cancelled within the last day, as no run began before their start_by: "
+            "{count}, for example {job}."
+        ),
+        (
+            "Find out why they waited: no worker ran, or none had a free slot. A retry lets a job run after all, "
+            "without its limit."
+        ),
+    ),
     "owed-follow-ups": (
         "Jobs of the name {name} that have ended and still owe a follow-up: {count}, the oldest for {ago}.",
         "Start a worker whose `then` makes it. If one runs, its function raises: look at its log.",
@@ -253,6 +274,13 @@ _TEXTS: Final[Mapping[str, tuple[str, str]]] = {
     "unknown-time-zone": (
         "Schedules of the name {name} ({status}) whose time zone this machine does not know: {count}: {problem}",
         "Install the package tzdata on machines that run it, or declare the schedule again with another zone.",
+    ),
+    "ended-schedule": (
+        (
+            "Schedules of the name {name} that were cancelled, so that they do not recur: {count}, the last one "
+            "({schedule}) at {at}."
+        ),
+        "A retry lets it run now, and then by its schedule. Delete it if nothing needs it any more.",
     ),
     "broken-document": (
         "Documents that cannot be run: {count}, for example {document}: {problem}.",
