@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -67,7 +66,8 @@ def enter(
     instance_id: str,
     *names: str,
     heartbeat_ago: float = 0.0,
-    overdue_by_name: Mapping[str, int] | None = None,
+    started_ago: float = 3600.0,
+    **fields: Any,
 ) -> Instance:
     """Insert the entry of an instance that runs these names."""
     instance = Instance(
@@ -76,11 +76,11 @@ def enter(
         host="web-1",
         pid=4711,
         names=names,
-        started_at=now() - timedelta(hours=1),
+        started_at=now() - timedelta(seconds=started_ago),
         last_heartbeat=now() - timedelta(seconds=heartbeat_ago),
         heartbeat_interval=30.0,
-        overdue_by_name=overdue_by_name or {},
         version="1",
+        **fields,
     )
     assert instances.insert(handle(db), instance)
     return instance

@@ -294,6 +294,30 @@ def test_running_jobs_without_a_renewal_are_named_with_the_reason(doctor: Doctor
     assert len(found.sentences("no-holder")) == 1
 
 
+def test_jobs_of_dead_holders_without_a_live_instance_need_a_worker(doctor: Doctor, db: Database) -> None:
+    jobs = handle(db)
+    long_ago = now() - timedelta(minutes=5)
+    insert(jobs, "a")
+    claim_due(jobs, {"a": 1}, stamp("worker-1", long_ago), long_ago)
+    claimed = db["monque_jobs"].find_one() or {}
+    db["monque_jobs"].insert_one({**claimed, "_id": ObjectId(), "claimedBy": None})
+    peer = NodePeer(db["monque_jobs"])
+    peer.hold("send", 1, now() - timedelta(minutes=10))
+    enter(db, "worker-1", heartbeat_ago=300)
+
+    def advice() -> dict[str, str]:
+        found = doctor.looks().findings
+        return {one["kind"]: one["advice"] for one in found if one["kind"] in ("stuck-jobs", "no-holder", node)}
+
+    node = "stuck-node-jobs"
+    alone = advice()
+    assert alone.keys() == {"stuck-jobs", "no-holder", node}
+    start = "No instance is alive: start a worker, `trio-monque run MODULE:ATTRIBUTE`. "
+    assert all(text.startswith(start) for text in alone.values())
+    enter(db, "worker-2", "a", "send")
+    assert advice() == {kind: text.removeprefix(start) for kind, text in alone.items()}
+
+
 def test_peer_in_node_and_its_indexes(doctor: Doctor, db: Database) -> None:
     peer = NodePeer(db["monque_jobs"])
     db["monque_jobs"].create_indexes([one for one in INDEXES if not one.document.get("unique")])

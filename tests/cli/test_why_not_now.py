@@ -58,6 +58,8 @@ def in_one_line(text: str) -> str:
 
 
 RUNS: Final = an_instance(held_by_name={"mail": 3}, held=3)
+FULL: Final = an_instance(held_by_name={"mail": 3}, held=3, slots=3)
+DRAINS: Final = an_instance("w3", "mail", draining=True, slots=9)
 
 PENDING: Final = {
     "delayed": (a_job(next_run_at=ago(-3900)), (RUNS,), {}, "It is due at 2026-01-01 13:05:00Z, in 1h 5m."),
@@ -136,6 +138,33 @@ PENDING: Final = {
         and held 3 jobs of it at the last heartbeat.
         """,
     ),
+    "all slots taken": (
+        a_job(),
+        (FULL, DRAINS),
+        {},
+        """
+        It is due since 1m 30s, the first of its name. 2 live instances run its name, and held 3 jobs of it at the last
+        heartbeat: all slots were taken.
+        """,
+    ),
+    "all slots taken by other names": (
+        a_job(),
+        (an_instance("w1", "mail", "report", held_by_name={"report": 3}, held=3, slots=3),),
+        {},
+        """
+        It is due since 1m 30s, the first of its name. 1 live instance runs its name, and held 0 jobs of it at the last
+        heartbeat: all slots were taken.
+        """,
+    ),
+    "one with a free slot": (
+        a_job(),
+        (FULL, an_instance("w2", held_by_name={"mail": 3}, held=3, slots=4)),
+        {},
+        """
+        It is due since 1m 30s, the first of its name. 2 live instances run its name, and held 6 jobs of it at the last
+        heartbeat.
+        """,
+    ),
     "suspect": (
         a_job(rescues=2),
         (RUNS,),
@@ -152,7 +181,8 @@ PENDING: Final = {
         {},
         """
         It is due since 1m 30s, the first of its name. 1 live instance runs its name, and held 0 jobs of it at the
-        last heartbeat. Nothing seems to keep it: look again in a few seconds, then ask `trio-monque doctor`.
+        last heartbeat. Nothing seems to keep it: look again in a few seconds, then ask `trio-monque doctor`, then
+        look in the log of the worker for its id.
         """,
     ),
     "owner": (

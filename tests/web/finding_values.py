@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Final
 
 from trio_monque.store.reads.diagnosis.caps import Count
 
 EVERY_VALUE: Final = {
-    **dict.fromkeys(("ago", "silent", "lease", "seconds"), 75.0),
-    **dict.fromkeys(("count", "pending", "due", "held"), Count(1204, True)),
+    **dict.fromkeys(("ago", "silent", "lease", "seconds", "longest"), 75.0),
+    **dict.fromkeys(("count", "pending", "due", "held", "running"), Count(1204, True)),
     **dict.fromkeys(("up", "needed", "size", "used", "available", "examined", "returned", "deaths", "failures"), 7),
     **dict.fromkeys(("name", "instance", "host", "job", "index", "other", "problem", "reason", "query", "status"), "x"),
     **dict.fromkeys(("version", "oldest", "member", "database", "collection", "document"), "y"),
     "pid": 4711,
     "is_ahead": True,
+    "is_alone": True,
     "share": 0.8,
     "writes": 2000.0,
     "names": ["a", "b"],
@@ -21,5 +23,7 @@ EVERY_VALUE: Final = {
     "similar": None,
     "since": None,
     "by": "dana",
+    "at": datetime(2026, 1, 1, tzinfo=UTC),
+    "key": "daily",
     "state": "silent",
 }

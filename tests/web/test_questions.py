@@ -215,6 +215,7 @@ SAMPLE: Final = {
     "holder": None,
     "instances": 1,
     "is_capped": False,
+    "is_full": False,
     "is_ours": True,
     "lease": 90.0,
     "name": "mail",
@@ -240,6 +241,8 @@ def test_each_documented_kind_has_a_sentence() -> None:
     assert (
         sentence_of(Reason("is_due", SAMPLE)) == "It has been due for 1 m 15 s, and 1 job of its name is due before it."
     )
+    served = Reason("is_served", {**SAMPLE, "held": 2, "is_full": True})
+    assert sentence_of(served) == "1 live instance runs its name, with 2 jobs of it under way: all slots are taken."
 
 
 @pytest.mark.parametrize("path", QUESTIONS)

@@ -25,6 +25,7 @@ from ..store.jobs import instances as stored
 from ..store.jobs.collection_options import look_at_options
 from ..store.reads.diagnosis import (
     backlog,
+    cancelled_jobs,
     documents,
     held_jobs,
     owed_follow_ups,
@@ -177,6 +178,8 @@ class Examination:
             troubled=self._one(partial(of_jobs.troubled_jobs, jobs, now, name), latest, indexes.HELD)
             or of_jobs.Troubled(),
             schedules=self._list(partial(of_jobs.bad_schedules, jobs, name), latest, indexes.UNIQUE_KEY),
+            cancelled_schedules=self._list(partial(cancelled_jobs.cancelled_schedules, jobs, name), indexes.SCHEDULES),
+            unstarted=self._list(partial(cancelled_jobs.unstarted_jobs, jobs, now, name), latest, indexes.START_BY),
             owed=self._list(partial(owed_follow_ups.owed, jobs, now - OWED_FOR, name), indexes.FOLLOW_UPS),
             full=self._list(partial(documents.full_documents, jobs, names), indexes.CLAIM),
             broken=self._all_broken() if all_documents else self._broken(names),

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from ..jobs.instance import Instance
 from ..jobs.name_pause import NamePause
 from ..jobs.views import BrokenDocument
 from ..store.reads.diagnosis.backlog import Backlog
+from ..store.reads.diagnosis.cancelled_jobs import CancelledSchedule, Unstarted
 from ..store.reads.diagnosis.documents import FullDocument
 from ..store.reads.diagnosis.held_jobs import Holder
 from ..store.reads.diagnosis.index_health import Indexes, Plan
@@ -74,6 +75,8 @@ class JobFacts:
         unused: The name that was asked for, if no job has it.
         troubled: Jobs that died, or failed again and again.
         schedules: Those that cannot be understood.
+        cancelled_schedules: Recurring jobs that were cancelled, and not declared again; the last one first.
+        unstarted: Jobs that were cancelled because no run of them began in time.
         owed: Jobs that ended a while ago and still owe a follow-up.
         full: Jobs that are nearly as large as MongoDB allows, or more.
         broken: Documents that are not jobs.
@@ -88,9 +91,15 @@ class JobFacts:
     unused: str | None = None
     troubled: Troubled = field(default_factory=Troubled)
     schedules: Sequence[BadSchedule] = ()
+    cancelled_schedules: Sequence[CancelledSchedule] = ()
+    unstarted: Sequence[Unstarted] = ()
     owed: Sequence[Owed] = ()
     full: Sequence[FullDocument] = ()
     broken: Sequence[BrokenDocument] = ()
+
+    def ago(self, moment: datetime) -> float:
+        """Return how many seconds ago that moment was; 0 for one to come."""
+        return max((self.now - moment) / timedelta(seconds=1), 0.0)
 
 
 @dataclass(frozen=True, kw_only=True)

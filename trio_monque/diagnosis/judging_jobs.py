@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Any
 
 from ..jobs.failure_groups import error_kind, group_by
-from ..jobs.instance import MOST_NAMES, Instance, similar_name
+from ..jobs.instance import Instance, similar_name
 from ..jobs.job import JobStatus
 from ..jobs.rescue_policy import SUSPECT_FROM
 from ..safe_text import one_line, shown
 from ..store.reads.diagnosis.backlog import MOST_NAMES as MOST_BACKLOGS
-from ..store.reads.diagnosis.backlog import Backlog
 from ..store.reads.diagnosis.caps import Count
 from ..store.reads.diagnosis.documents import MOST_FOUND as MOST_DOCUMENTS
 from ..store.reads.diagnosis.held_jobs import Holder
 from ..store.reads.diagnosis.jobs import MANY_FAILURES, TroubledJob
 from .facts import JobFacts
 from .findings import Finding, found
-
-LATE: Final = 60.0
-"""Seconds that a job may be due before its name counts as one with a backlog."""
+from .judging_backlogs import judge_backlog
 
 
 def judge_jobs(facts: JobFacts) -> Iterator[Finding]:
@@ -30,22 +26,38 @@ def judge_jobs(facts: JobFacts) -> Iterator[Finding]:
     pending = sum((one.pending for one in facts.backlogs), Count(0, len(facts.backlogs) >= MOST_BACKLOGS))
     # Processes of another library have no entry.
     works_elsewhere = any(not one.is_ours and not one.silent for one in facts.holders)
-    if not live and pending and not works_elsewhere:
+    is_alone = not live and not works_elsewhere
+    if is_alone and pending:
         yield found("no-instance", pending=pending)
     for instance in facts.instances:
         if not instance.is_live:
-            ago = _ago(facts.now, instance.last_heartbeat)
+            ago = facts.ago(instance.last_heartbeat)
             yield found("dead-instance", instance=instance.id, pid=instance.pid, host=instance.host, ago=ago)
     yield from _judge_overdue(facts, live)
     for holder in facts.holders:
-        yield from _judge_holder(holder, facts)
+        yield from _judge_holder(holder, facts, is_alone=is_alone)
     for backlog in facts.backlogs:
-        yield from _judge_backlog(backlog, facts, live)
+        yield from judge_backlog(backlog, facts, live)
     if facts.unused is not None and not any(facts.unused in one.names for one in live):
         yield found("no-such-name", name=facts.unused, similar=similar_name(facts.unused, live))
     yield from _judge_troubled(facts)
+    for unstarted in facts.unstarted:
+        yield found("not-started-in-time", name=unstarted.name, count=unstarted.count, job=str(unstarted.example))
     for owed in facts.owed:
-        yield found("owed-follow-ups", name=owed.name, count=owed.count, ago=_ago(facts.now, owed.since))
+        yield found("owed-follow-ups", name=owed.name, count=owed.count, ago=facts.ago(owed.since))
+    yield from _judge_schedules(facts)
+    yield from _judge_documents(facts)
+
+
+def _judge_overdue(facts: JobFacts, live: Sequence[Instance]) -> Iterator[Finding]:
+    names = {name for one in live for name in one.overdue_by_name if facts.name in (None, name)}
+    for name in sorted(names):
+        most = max(live, key=lambda one: one.overdue_by_name.get(name, 0))
+        count = Count(sum(one.overdue_by_name.get(name, 0) for one in live))
+        yield found("overdue-threads", name=name, count=count, instance=most.id)
+
+
+def _judge_schedules(facts: JobFacts) -> Iterator[Finding]:
     for bads in group_by(
         facts.schedules, lambda one: (one.name, one.status, one.is_unknown_here, error_kind(one.problem))
     ):
@@ -57,15 +69,16 @@ def judge_jobs(facts: JobFacts) -> Iterator[Finding]:
             status=bads[0].status,
             problem=bads[0].problem,
         )
-    yield from _judge_documents(facts)
-
-
-def _judge_overdue(facts: JobFacts, live: Sequence[Instance]) -> Iterator[Finding]:
-    names = {name for one in live for name in one.overdue_by_name if facts.name in (None, name)}
-    for name in sorted(names):
-        most = max(live, key=lambda one: one.overdue_by_name.get(name, 0))
-        count = Count(sum(one.overdue_by_name.get(name, 0) for one in live))
-        yield found("overdue-threads", name=name, count=count, instance=most.id)
+    for cancelled in group_by(facts.cancelled_schedules, lambda one: one.name):
+        last = cancelled[0]
+        yield found(
+            "ended-schedule",
+            count=Count(len(cancelled)),
+            job=str(last.id),
+            name=last.name,
+            key=last.key,
+            at=last.at,
+        )
 
 
 def _judge_documents(facts: JobFacts) -> Iterator[Finding]:
@@ -90,10 +103,11 @@ def _judge_documents(facts: JobFacts) -> Iterator[Finding]:
 # --- Running jobs ---
 
 
-def _judge_holder(holder: Holder, facts: JobFacts) -> Iterator[Finding]:
-    silent = 0.0 if holder.silent_since is None else _ago(facts.now, holder.silent_since)
+def _judge_holder(holder: Holder, facts: JobFacts, *, is_alone: bool) -> Iterator[Finding]:
+    """Yield what is wrong with a holder; `is_alone` if no process is alive that takes its jobs."""
+    silent = 0.0 if holder.silent_since is None else facts.ago(holder.silent_since)
     if holder.instance_id is None:
-        yield found("no-holder", count=holder.held, job=str(holder.example))
+        yield found("no-holder", count=holder.held, job=str(holder.example), is_alone=is_alone)
     elif holder.is_ours and holder.silent:
         yield found(
             "stuck-jobs",
@@ -102,6 +116,7 @@ def _judge_holder(holder: Holder, facts: JobFacts) -> Iterator[Finding]:
             silent=silent,
             job=str(holder.example),
             lease=holder.lease,
+            is_alone=is_alone,
             **_state_of(holder, facts),
         )
     elif holder.silent:
@@ -111,6 +126,7 @@ def _judge_holder(holder: Holder, facts: JobFacts) -> Iterator[Finding]:
             instance=holder.instance_id,
             silent=silent,
             job=str(holder.example),
+            is_alone=is_alone,
         )
     elif not holder.is_ours:
         yield found("node-peer", instance=holder.instance_id, count=holder.held)
@@ -121,30 +137,10 @@ def _state_of(holder: Holder, facts: JobFacts) -> Mapping[str, Any]:
     if entry is None:
         return {"state": "ended"}
     state = "alive" if entry.is_live else "silent"
-    return {"state": state, "pid": entry.pid, "host": entry.host, "ago": _ago(facts.now, entry.last_heartbeat)}
+    return {"state": state, "pid": entry.pid, "host": entry.host, "ago": facts.ago(entry.last_heartbeat)}
 
 
-# --- Pending jobs ---
-
-
-def _judge_backlog(backlog: Backlog, facts: JobFacts, live: Sequence[Instance]) -> Iterator[Finding]:
-    name = backlog.name
-    if (pause := facts.paused.get(name)) is not None:
-        if backlog.due:
-            yield found("paused-name", name=name, due=backlog.due, **pause.facts)
-        return
-    if not live:
-        return
-    # A process of another library has no entry, and an entry lists a thousand names.
-    is_all_known = not any(not one.is_ours for one in facts.holders) and all(
-        len(one.names) < MOST_NAMES for one in live
-    )
-    known = {one for instance in live for one in instance.names}
-    if name not in known and is_all_known:
-        yield found("unknown-name", name=name, pending=backlog.pending, similar=similar_name(name, live))
-    elif backlog.due and (facts.now - backlog.oldest).total_seconds() > LATE:
-        ago = _ago(facts.now, backlog.oldest)
-        yield found("backlog", name=name, due=backlog.due, ago=ago)
+# --- Jobs in trouble ---
 
 
 def _judge_troubled(facts: JobFacts) -> Iterator[Finding]:
@@ -169,7 +165,3 @@ def _of_group(kind: str, group: Sequence[TroubledJob], facts: JobFacts, **values
     first = group[0]
     count = Count(len(group), facts.troubled.is_capped)
     return found(kind, count=count, name=first.name, job=str(first.id), **values)
-
-
-def _ago(now: datetime, moment: datetime) -> float:
-    return max((now - moment) / timedelta(seconds=1), 0.0)

@@ -106,15 +106,16 @@ def _why_due(job: Job, about: Circumstances) -> Iterator[Reason]:
     late = (about.now - job.next_run_at) / timedelta(seconds=1)
     runs_it = [one for one in about.instances if one.is_live and job.name in one.names]
     held = sum(one.held_by_name.get(job.name, 0) for one in runs_it)
+    is_full = all(one.is_full for one in runs_it if not one.draining)
     is_capped = 0 < about.most_ahead < about.ahead
     ahead = about.most_ahead if is_capped else about.ahead
     yield Reason("is_due", {"seconds": late, "ahead": ahead, "is_capped": is_capped})
     if runs_it:
-        yield Reason("is_served", {"instances": len(runs_it), "held": held})
+        yield Reason("is_served", {"instances": len(runs_it), "held": held, "is_full": is_full})
     deaths = deaths_of(job)
     if deaths >= SUSPECT_FROM:
         yield Reason("is_suspect", {"deaths": deaths})
-    if not about.ahead and runs_it and not held and deaths < SUSPECT_FROM:
+    if not about.ahead and runs_it and not held and not is_full and deaths < SUSPECT_FROM:
         yield Reason("nothing_known")
 
 

@@ -66,6 +66,11 @@ class Instance:
     version: str = ""
     is_live: bool = True
 
+    @property
+    def is_full(self) -> bool:
+        """Whether it is known that all its slots were taken at its last heartbeat."""
+        return self.slots is not None and self.held >= self.slots
+
     def __str__(self) -> str:
         return f"{self.id} (process {self.pid} on {self.host})"
 

@@ -147,6 +147,10 @@ def set_aside(job: Job, now: datetime, reason: str) -> Transition:
 # --- pending -> cancelled, by the time ---
 
 
+NOT_STARTED: Final = "start_by"
+"""How the reason of such an end begins."""
+
+
 def end_unstarted(job: Job, now: datetime) -> Transition:
     """pending -> cancelled: no run began by the job's `start_by`. `fail_reason` has that as the reason."""
     start_by = job.limits.start_by
@@ -158,7 +162,7 @@ def end_unstarted(job: Job, now: datetime) -> Transition:
         guard={"id": job.id, "status": PENDING, "claim.by": None, **pins(job), "limits.start_by": start_by},
         set={
             "status": CANCELLED,
-            "fail_reason": f"start_by: not started by {start_by.isoformat(timespec='milliseconds')}",
+            "fail_reason": f"{NOT_STARTED}: not started by {start_by.isoformat(timespec='milliseconds')}",
             "updated_at": now,
         },
         cleared=_cancelled_by_block(job),

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from ...diagnosis.findings import SEVERITIES, Finding, Severity
 from ...store.reads.diagnosis.caps import Count
-from ..output import since_and_by
+from ..output import moment, since_and_by
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +88,8 @@ def _fields_of(finding: Finding) -> dict[str, Any]:
         fields["quoted"] = quote(given["name"])
     if "similar" in given:
         fields["suggestion"] = f"; one runs {given['similar']!r}" if given["similar"] else ""
+    if "is_alone" in given:
+        fields["start"] = _START if given["is_alone"] else ""
     if "by" in given:
         fields["since_and_by"] = since_and_by(given["since"], given["by"])
     if (own := _OWN_TEXTS.get(finding.kind)) is not None:
@@ -95,6 +97,9 @@ def _fields_of(finding: Finding) -> dict[str, Any]:
     words = KINDS[finding.kind]
     named = {field for _, field, _, _ in Formatter().parse(words.sentence + words.advice)}
     return {name: value for name, value in fields.items() if name in named}
+
+
+_START: Final = "No instance is alive: start a worker, `trio-monque run MODULE:ATTRIBUTE`. "
 
 
 def _of_stuck_jobs(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -122,6 +127,7 @@ def _of_size(values: Mapping[str, Any]) -> dict[str, Any]:
 
 _OWN_TEXTS: Final[Mapping[str, Callable[[Mapping[str, Any]], dict[str, Any]]]] = {
     "stuck-jobs": _of_stuck_jobs,
+    "long-runs": lambda one: {"since": moment(one["since"]), "longest": f"{one['longest']:.0f}"},
     "no-primary": _of_members,
     "no-majority": _of_members,
     "clock-off": _of_clocks,
@@ -129,6 +135,10 @@ _OWN_TEXTS: Final[Mapping[str, Callable[[Mapping[str, Any]], dict[str, Any]]]] =
     "oversized-document": _of_size,
     "nearly-full-document": _of_size,
     "many-streams": lambda one: {"writes": f"{one['writes']:,.0f}", "percent": f"{one['share']:.0%}"},
+    "ended-schedule": lambda one: {
+        "at": moment(one["at"]),
+        "schedule": f"job {one['job']}" if one["key"] is None else f"job {one['job']}, with the key {one['key']!r}",
+    },
     "node-indexes": lambda one: {"names": ", ".join(one["names"])},
     "expiring-index": lambda one: {"seconds": f"{one['seconds']:g}"},
 }
@@ -299,22 +309,21 @@ _say(
     "stuck-jobs",
     "Jobs stuck in `processing`: {count}. Their holder {instance} has not renewed its claims for {silent} s, as "
     "{reason} (for example job {job}).",
-    "A live instance makes them pending again when it has seen no renewal for {lease} s; if none is alive, start a "
-    "worker. If the process still exists, find out why it stands still: it may be stopped, suspended, or without a "
-    "network.",
+    "{start}A live instance makes them pending again when it has seen no renewal for {lease} s. If the process still "
+    "exists, find out why it stands still: it may be stopped, suspended, or without a network.",
 )
 _say(
     "no-holder",
     "Jobs in `processing` without a holder: {count} (for example job {job}).",
-    "Another program wrote them so. A live instance makes them pending again when they are older than its "
+    "{start}Another program wrote them so. A live instance makes them pending again when they are older than its "
     "`lock_timeout`.",
 )
 _say(
     "stuck-node-jobs",
     "Jobs in `processing` under {instance}: {count}. It is not an instance of this library, and has not renewed its "
     "claims for {silent} s (for example job {job}).",
-    "If that process is gone, nothing needs to be done: a live instance takes its jobs when their claims are older "
-    "than its `lock_timeout` (by default half an hour).",
+    "{start}If that process is gone, a live instance takes its jobs when their claims are older than its "
+    "`lock_timeout` (by default half an hour).",
 )
 _say(
     "node-peer",
@@ -349,6 +358,22 @@ _say(
     "do not start at all, look at the log of a worker.",
 )
 _say(
+    "long-runs",
+    "Due jobs of the name {name!r}: {due}, the oldest for {ago} s. The running jobs of it ({running}) were all claimed "
+    "more than a minute ago: job {job} has run longest, for {longest} s, since {since}.",
+    "Look at it: `trio-monque show {job}`. If it hangs, end it: `trio-monque cancel {job}`, and give its worker a "
+    "`timeout`. If jobs of the name take so long, start further worker processes, or raise `concurrency` of that "
+    "worker. If that worker has free slots, see not-starting.",
+)
+_say(
+    "not-starting",
+    "Due jobs of the name {name!r}: {due}, the oldest for {ago} s. Slots are free in {instance}, but these jobs do not "
+    "start.",
+    'Look in the log of {instance} for "passed over": the server may refuse to have these jobs claimed, for example by '
+    "a validator of the collection. If jobs of the name do start, and end at once, the fleet does not keep up: start "
+    "further worker processes.",
+)
+_say(
     "poison-job",
     "Jobs of the name {name!r} ({status}) that may kill their process: {count}. Claims on one of them died {deaths} "
     "times in a row (for example job {job}).",
@@ -376,6 +401,13 @@ _say(
     "limits of memory.",
 )
 _say(
+    "not-started-in-time",
+    "Jobs of the name {name!r} that were cancelled within the last day, as no run began before their `start_by`: "
+    "{count} (for example job {job}).",
+    "Find out why they waited: no worker ran, or none had a free slot. `trio-monque retry {job}` lets one run after "
+    "all, without its limit.",
+)
+_say(
     "owed-follow-ups",
     "Jobs of the name {name!r} that have ended and still owe a follow-up: {count}, the oldest for {ago} s.",
     'Start a worker whose `then` makes it. If one runs, its function raises: look in its log for "could not enqueue '
@@ -393,6 +425,13 @@ _say(
     "{job}): {problem}",
     "Schedulers on a machine that does not know the zone leave the job to others. Install the package tzdata on it "
     "('pip install tzdata'), or declare the schedule again with another zone.",
+)
+_say(
+    "ended-schedule",
+    "Schedules of the name {name!r} that were cancelled, so that they do not recur: {count}, the last one ({schedule}) "
+    "at {at}.",
+    "To let it run now, and then by its schedule: `trio-monque retry {job}`. If nothing needs it any more: "
+    "`trio-monque delete {job}`.",
 )
 _say(
     "broken-document",

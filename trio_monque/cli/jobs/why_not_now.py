@@ -71,7 +71,9 @@ def _is_due(values: Values, job: Job) -> str:
 def _is_served(values: Values, job: Job) -> str:
     number = values["instances"]
     runs = "instance runs" if number == 1 else "instances run"
-    return f"{number} live {runs} its name, and held {counted(values['held'], 'job')} of it at the last heartbeat."
+    full = ": all slots were taken" if values["is_full"] else ""
+    held = counted(values["held"], "job")
+    return f"{number} live {runs} its name, and held {held} of it at the last heartbeat{full}."
 
 
 def _is_suspect(values: Values, job: Job) -> str:
@@ -126,7 +128,10 @@ _SENTENCES: Final[Mapping[str, Callable[[Values, Job], str]]] = {
     "is_due": _is_due,
     "is_served": _is_served,
     "is_suspect": _is_suspect,
-    "nothing_known": lambda *_: "Nothing seems to keep it: look again in a few seconds, then ask `trio-monque doctor`.",
+    "nothing_known": lambda *_: (
+        "Nothing seems to keep it: look again in a few seconds, then ask `trio-monque doctor`, then look in the log of "
+        "the worker for its id."
+    ),
     "runs": _runs,
     "is_silent": _is_silent,
     "no_rescuer": lambda *_: "No other live instance is there to do that: start a worker (`trio-monque run`).",

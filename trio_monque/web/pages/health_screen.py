@@ -105,5 +105,10 @@ def where_of(finding: Finding) -> tuple[str | None, Sequence[str], Mapping[str, 
 
 _OF_INSTANCES: Final = frozenset({"dead-instance", "overdue-threads", "stuck-jobs", "stuck-node-jobs", "node-peer"})
 _OF_NAMES: Final = frozenset({"unknown-name", "owed-follow-ups"})
-_TABS: Final[Mapping[str, str]] = {"paused-name": "due", "backlog": "due", "failed-jobs": "failed"}
+_TABS: Final[Mapping[str, str]] = {
+    "paused-name": "due",
+    "backlog": "due",
+    "not-starting": "due",
+    "failed-jobs": "failed",
+}
 """Kinds of findings by what they are about; the rest name a job, or nothing that has a page."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from ...diagnosis.findings import Finding
-from .lengths import length, since_and_by
+from .lengths import length, moment, since_and_by
 
 HIDDEN: Final = "(hidden)"
 
@@ -25,20 +25,33 @@ def _texts_of(values: Mapping[str, Any]) -> Mapping[str, str]:
     texts = {name: _text(value) for name, value in values.items()}
     if "pid" in values:
         texts["pid"] = str(values["pid"])
-    for name in ("ago", "silent", "lease", "seconds"):
+    for name in ("ago", "silent", "lease", "seconds", "longest"):
         if name in values:
             texts[name] = length(values[name])
-    if "is_ahead" in values:
-        texts["direction"] = "ahead of" if values["is_ahead"] else "behind"
-    if "by" in values:
-        texts["since_and_by"] = since_and_by(values["since"], values["by"])
-    if "similar" in values:
-        texts["hint"] = f" One runs {values['similar']}: is the name misspelt?" if values["similar"] else ""
-    if "share" in values:
-        texts["share"] = f"{values['share']:.0%}"
+    texts |= _phrases_of(values)
     if (holder := _HOLDERS.get(texts.get("state", ""))) is not None:
         texts["holder"] = holder.format_map(texts)
     return texts
+
+
+def _phrases_of(values: Mapping[str, Any]) -> Mapping[str, str]:
+    phrases: dict[str, str] = {}
+    if "is_ahead" in values:
+        phrases["direction"] = "ahead of" if values["is_ahead"] else "behind"
+    if "is_alone" in values:
+        phrases["start"] = "No instance is alive: start a worker. " if values["is_alone"] else ""
+    if "at" in values:
+        phrases["at"] = moment(values["at"])
+    if "key" in values:
+        key = "" if values["key"] is None else f", with the key {values['key']}"
+        phrases["schedule"] = f"{values['job']}{key}"
+    if "by" in values:
+        phrases["since_and_by"] = since_and_by(values["since"], values["by"])
+    if "similar" in values:
+        phrases["hint"] = f" One runs {values['similar']}: is the name misspelt?" if values["similar"] else ""
+    if "share" in values:
+        phrases["share"] = f"{values['share']:.0%}"
+    return phrases
 
 
 def _text(value: Any) -> str:
@@ -177,15 +190,15 @@ _TEXTS: Final[Mapping[str, tuple[str, str]]] = {
     ),
     "stuck-jobs": (
         "Jobs stuck in processing: {count}. Their holder {instance} has not renewed its claims for {silent}: {holder}.",
-        "A live instance makes them pending again after {lease} without a renewal; if none is alive, start a worker.",
+        "{start}A live instance makes them pending again after {lease} without a renewal.",
     ),
     "no-holder": (
         "Jobs in processing without a holder: {count}, for example {job}.",
-        "Another program wrote them so. A live instance makes them pending again after its lock_timeout.",
+        "{start}Another program wrote them so. A live instance makes them pending again after its lock_timeout.",
     ),
     "stuck-node-jobs": (
         "Jobs in processing under {instance}, of another library, whose claims were not renewed for {silent}: {count}.",
-        "If that process is gone, nothing needs to be done: a live instance takes them after its lock_timeout.",
+        "{start}If that process is gone, a live instance takes them after its lock_timeout.",
     ),
     "node-peer": (
         "{instance} belongs to Monque for Node, which works on this collection too. Jobs that it holds: {count}.",
@@ -200,6 +213,26 @@ _TEXTS: Final[Mapping[str, tuple[str, str]]] = {
     "backlog": (
         "Due jobs of the name {name}: {due}, the oldest for {ago}.",
         "The instances do not keep up: start further ones, or raise the concurrency of that worker.",
+    ),
+    "long-runs": (
+        (
+            "Due jobs of the name {name}: {due}, the oldest for {ago}. The running jobs of it ({running}) were all "
+            "claimed more than a minute ago: job {job} has run longest, for {longest}."
+        ),
+        (
+            "Look at it. If it hangs, cancel it, and give its worker a timeout. If jobs of the name take so "
+            "long, start further instances, or raise the concurrency of that worker."
+        ),
+    ),
+    "not-starting": (
+        (
+            "Due jobs of the name {name}: {due}, the oldest for {ago}. Slots are free in {instance}, but these jobs do "
+            "not start."
+        ),
+        (
+            'Look in the log of {instance} for "passed over": the server may refuse to have these jobs claimed. If '
+            "jobs of the name do start, and end at once, start further instances."
+        ),
     ),
     "poison-job": (
         (
@@ -220,6 +253,16 @@ _TEXTS: Final[Mapping[str, tuple[str, str]]] = {
         "Jobs taken from dead instances within the last day that have not completed since: {count}.",
         "One death after a restart is ordinary. If there are many, find out why processes end.",
     ),
+    "not-started-in-time": (
+        (
+            "Jobs of the name {name} that were cancelled within the last day, as no run began before their start_by: "
+            "{count}, for example {job}."
+        ),
+        (
+            "Find out why they waited: no worker ran, or none had a free slot. A retry lets a job run after all, "
+            "without its limit."
+        ),
+    ),
     "owed-follow-ups": (
         "Jobs of the name {name} that have ended and still owe a follow-up: {count}, the oldest for {ago}.",
         "Start a worker whose `then` makes it. If one runs, its function raises: look at its log.",
@@ -231,6 +274,13 @@ _TEXTS: Final[Mapping[str, tuple[str, str]]] = {
     "unknown-time-zone": (
         "Schedules of the name {name} ({status}) whose time zone this machine does not know: {count}: {problem}",
         "Install the package tzdata on machines that run it, or declare the schedule again with another zone.",
+    ),
+    "ended-schedule": (
+        (
+            "Schedules of the name {name} that were cancelled, so that they do not recur: {count}, the last one "
+            "({schedule}) at {at}."
+        ),
+        "A retry lets it run now, and then by its schedule. Delete it if nothing needs it any more.",
     ),
     "broken-document": (
         "Documents that cannot be run: {count}, for example {document}: {problem}.",

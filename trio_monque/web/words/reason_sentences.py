@@ -46,7 +46,9 @@ def _is_due(values: Values) -> str:
 def _is_served(values: Values) -> str:
     number = values["instances"]
     run = "runs" if number == 1 else "run"
-    return f"{counted(number, 'live instance')} {run} its name, with {counted(values['held'], 'job')} of it under way."
+    full = ": all slots are taken" if values["is_full"] else ""
+    held = counted(values["held"], "job")
+    return f"{counted(number, 'live instance')} {run} its name, with {held} of it under way{full}."
 
 
 def _runs(values: Values) -> str:
@@ -84,7 +86,9 @@ _SENTENCES: Final[Mapping[str, Callable[[Values], str]]] = {
         f"The last {counted(values['deaths'], 'claim')} on it died, so it may kill its process: an instance runs one "
         "such job at a time."
     ),
-    "nothing_known": lambda _: "Nothing seems to keep it: look again in a few seconds.",
+    "nothing_known": lambda _: (
+        "Nothing seems to keep it: look again in a few seconds, then look in the log of the worker for its id."
+    ),
     "runs": _runs,
     "is_silent": _is_silent,
     "no_rescuer": lambda _: "No other live instance is there to rescue it.",

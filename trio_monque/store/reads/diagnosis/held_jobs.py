@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
 from typing import Final
@@ -34,6 +34,23 @@ MOST_HELD: Final = 100_000
 
 
 @dataclass(frozen=True, kw_only=True)
+class RunsOfName:
+    """The running jobs of one name that one holder has.
+
+    Attributes:
+        number: How many.
+        longest: The one that was claimed first.
+        since: When that was.
+        latest: When the last one was claimed.
+    """
+
+    number: int
+    longest: ObjectId
+    since: datetime
+    latest: datetime
+
+
+@dataclass(frozen=True, kw_only=True)
 class Holder:
     """What one instance, or a process of another library, holds.
 
@@ -46,6 +63,7 @@ class Holder:
         lease: Seconds after which another instance may take them.
         example: One of them.
         claimed_at: The earliest claim.
+        by_name: The jobs that it holds, by their names.
     """
 
     instance_id: str | None
@@ -56,6 +74,7 @@ class Holder:
     lease: float
     example: ObjectId
     claimed_at: datetime
+    by_name: Mapping[str, RunsOfName] = field(default_factory=dict)
 
 
 @command("look at the running jobs", writes=False)
@@ -110,6 +129,9 @@ def jobs_held_by(jobs: JobCollection, instance_id: str, limit: int) -> Sequence[
 def _holder(instance_id: str | None, held: Sequence[Job], now: datetime, *, is_capped: bool) -> Holder:
     silent = sorted((sign for job in held if (sign := _silent_since(job, now)) is not None), key=lambda one: one[0])
     since, job = silent[0] if silent else (None, held[0])
+    by_name: dict[str, list[Job]] = defaultdict(list)
+    for one in held:
+        by_name[one.name].append(one)
     return Holder(
         instance_id=instance_id,
         is_ours=is_ours(held[0]),
@@ -119,7 +141,13 @@ def _holder(instance_id: str | None, held: Sequence[Job], now: datetime, *, is_c
         lease=lease_of(job),
         example=job.id,
         claimed_at=min(claimed_at(job) for job in held),
+        by_name={name: _runs_of(jobs) for name, jobs in by_name.items()},
     )
+
+
+def _runs_of(jobs: Sequence[Job]) -> RunsOfName:
+    first = min(jobs, key=claimed_at)
+    return RunsOfName(number=len(jobs), longest=first.id, since=claimed_at(first), latest=max(map(claimed_at, jobs)))
 
 
 def _silent_since(job: Job, now: datetime) -> tuple[datetime, Job] | None:

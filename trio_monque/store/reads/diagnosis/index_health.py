@@ -106,7 +106,8 @@ def look_at_indexes(jobs: JobCollection, paths: Sequence[str] = ()) -> Indexes:
         indexes.name_of(index): _definition(index.document)
         for index in map(indexes.of_field, dict.fromkeys([*paths, *filter(None, map(indexes.path_of, found))]))
     }
-    usable = {**ours, indexes.name_of(indexes.FOLLOW_UPS): _definition(indexes.FOLLOW_UPS.document)}
+    if_there = (indexes.FOLLOW_UPS, indexes.START_BY, indexes.SCHEDULES)
+    usable = {**ours, **{indexes.name_of(index): _definition(index.document) for index in if_there}}
     renamed = {
         name: other
         for name, wanted in ours.items()

@@ -81,7 +81,7 @@ def troubled_jobs(jobs: JobCollection, now: datetime, name: str | None = None) -
     begin = now - RECENT
     held = CLAIMED if name is None else {**CLAIMED, FIELD["name"]: name}
     looks = [_read(jobs, indexes.HELD, held, {})]
-    looks += [_latest(jobs, status, name, begin) for status in (JobStatus.PENDING, JobStatus.FAILED)]
+    looks += [latest(jobs, status, name, begin) for status in (JobStatus.PENDING, JobStatus.FAILED)]
     running, *at_rest = (look[:MOST_READ] for look in looks)
     recent = (one for look in at_rest for one in look if one["at"] is not None and one["at"] >= begin)
     found = map(_troubled, [*running, *recent])
@@ -91,7 +91,7 @@ def troubled_jobs(jobs: JobCollection, now: datetime, name: str | None = None) -
     )
 
 
-def _latest(
+def latest(
     jobs: JobCollection,
     status: JobStatus,
     name: str | None,
@@ -135,7 +135,7 @@ def failed_jobs(
         name: Of one name, those that were due last are read.
         since: Only those that failed since then.
     """
-    found = _latest(jobs, JobStatus.FAILED, name, since)
+    found = latest(jobs, JobStatus.FAILED, name, since)
     failures = [
         FailedJob(id=one["_id"], name=str(one["name"]), reason=one["reason"], at=one["at"])
         for one in found[:MOST_READ]
@@ -188,7 +188,7 @@ def bad_schedules(jobs: JobCollection, name: str | None = None) -> Sequence[BadS
     live = {FIELD["name"]: of_name, key: {"$exists": True}, status: {"$in": ["pending", "processing"]}}
     found = {_key(one): one for one in _read(jobs, indexes.UNIQUE_KEY, live, {}, recurs)}
     for of in (JobStatus.PENDING, JobStatus.FAILED):
-        found |= {_key(one): one for one in _latest(jobs, of, name, residual=recurs)}
+        found |= {_key(one): one for one in latest(jobs, of, name, residual=recurs)}
     judged = ((one, *_problem_of_line(one["line"], one["timezone"])) for one in found.values())
     return [
         BadSchedule(

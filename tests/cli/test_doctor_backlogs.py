@@ -1,0 +1,141 @@
+"""Why due jobs of a name wait: long runs hold its slots, or slots are free and they do not start, or they are many."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from tests.support.programs import uri_of_database
+from tests.support.store import claim_due, handle, insert, stamp
+from trio_monque.embedded import EmbeddedServer
+from trio_monque.jobs.job import Job
+from trio_monque.store.driver.types import Database
+from trio_monque.store.jobs import indexes
+from trio_monque.store.reads.diagnosis import held_jobs
+
+from .doctor_support import Doctor, Report, enter, now
+
+REASONS = {"backlog", "long-runs", "not-starting"}
+
+
+@pytest.fixture
+def doctor(mongod: EmbeddedServer, db: Database, capsys: pytest.CaptureFixture[str]) -> Doctor:
+    indexes.ensure(handle(db))
+    return Doctor(uri_of_database(mongod.uri, db.name), capsys)
+
+
+def run(db: Database, name: str = "export", *, by: str = "worker-1", ago: float = 300.0) -> Job:
+    """Insert a job, and claim it that long ago; its last renewal is of now."""
+    insert(handle(db), name)
+    claimed = now() - timedelta(seconds=ago)
+    (job,) = claim_due(handle(db), {name: 1}, stamp(by, claimed), claimed)
+    moment = now()
+    db["monque_jobs"].update_one({"_id": job.id}, {"$set": {"updatedAt": moment, "lastHeartbeat": moment}})
+    return job
+
+
+def wait(db: Database, name: str = "export") -> None:
+    """Insert a job that is due for a long time. After those that are claimed: a claim takes the first that is due."""
+    insert(handle(db), name)
+
+
+def reasons(found: Report) -> list[str]:
+    return [one for one in found.kinds if one in REASONS]
+
+
+def test_run_that_does_not_end_and_holds_the_only_slot_is_named(doctor: Doctor, db: Database) -> None:
+    hangs = run(db)
+    wait(db)
+    enter(db, "worker-1", "export", slots=1, held=1, held_by_name={"export": 1})
+    found = doctor.looks()
+    assert reasons(found) == ["long-runs"]
+    (sentence,) = found.sentences("long-runs")
+    assert re.fullmatch(
+        r"Due jobs of the name 'export': 1, the oldest for \d+ s\. The running jobs of it \(1\) were all claimed more "
+        rf"than a minute ago: job {hangs.id} has run longest, for 3\d\d s, since 20..-..-.. ..:..:..Z\.",
+        sentence,
+    )
+    (advice,) = [one["advice"] for one in found.findings if one["kind"] == "long-runs"]
+    at = [advice.index(text) for text in (f"show {hangs.id}", f"cancel {hangs.id}", "start further worker")]
+    assert at == sorted(at)
+
+
+def test_longest_of_several_runs_of_live_instances_is_named(doctor: Doctor, db: Database) -> None:
+    run(db, ago=90)
+    longest = run(db, by="worker-2", ago=900)
+    run(db, ago=200)
+    run(db, by="gone", ago=5000)
+    wait(db)
+    for instance, held in (("worker-1", 2), ("worker-2", 1)):
+        enter(db, instance, "export", slots=held, held=held, held_by_name={"export": held})
+    (found,) = (one["fields"] for one in doctor.looks().findings if one["kind"] == "long-runs")
+    assert (found["job"], found["running"]) == (str(longest.id), 3)
+
+
+def test_run_that_began_a_moment_ago_shows_that_jobs_start(doctor: Doctor, db: Database) -> None:
+    run(db)
+    run(db, ago=10)
+    wait(db)
+    enter(db, "worker-1", "export", slots=2, held=2, held_by_name={"export": 2})
+    assert reasons(doctor.looks()) == ["backlog"]
+
+
+def test_more_running_jobs_than_are_looked_at_show_nothing(
+    doctor: Doctor, db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(db)
+    wait(db)
+    enter(db, "worker-1", "export", slots=1, held=1, held_by_name={"export": 1})
+    monkeypatch.setattr(held_jobs, "MOST_CLAIMS", 1)
+    assert reasons(doctor.looks()) == ["backlog"]
+
+
+FREE: dict[str, dict[str, Any]] = {
+    "the instance holds nothing": {},
+    "it holds jobs of another name": {"held": 1, "held_by_name": {"report": 1}},
+}
+
+
+@pytest.mark.parametrize("entry", FREE.values(), ids=FREE)
+def test_free_slots_beside_due_jobs_are_named_with_the_log(doctor: Doctor, db: Database, entry: dict[str, Any]) -> None:
+    wait(db)
+    enter(db, "worker-1", "export", "report", slots=2, **entry)
+    found = doctor.looks()
+    assert reasons(found) == ["not-starting"]
+    (sentence,) = found.sentences("not-starting")
+    assert sentence.endswith(" s. Slots are free in worker-1, but these jobs do not start.")
+    (advice,) = [one["advice"] for one in found.findings if one["kind"] == "not-starting"]
+    assert advice.startswith('Look in the log of worker-1 for "passed over"')
+
+
+@pytest.mark.parametrize(("names", "expected"), [(["export"], "not-starting"), (["export", "report"], "long-runs")])
+def test_slot_beside_a_long_run_is_known_to_be_free_if_the_instance_has_no_other_name(
+    doctor: Doctor, db: Database, names: list[str], expected: str
+) -> None:
+    run(db)
+    wait(db)
+    enter(db, "worker-1", *names, slots=2, held=1, held_by_name={"export": 1})
+    assert reasons(doctor.looks()) == [expected]
+
+
+TAKEN: dict[str, dict[str, Any]] = {
+    "all are taken by other names": {"held": 2, "held_by_name": {"report": 2}},
+    "one is held by a thread that goes on": {"overdue_by_name": {"export": 1}},
+    "threads of other names hold all": {"overdue_by_name": {"report": 2}},
+    "it ran jobs of the name at the last heartbeat": {"held": 1, "held_by_name": {"export": 1}},
+    "it is draining": {"draining": True},
+    "an older release wrote the entry": {"slots": None},
+    "it has only just started": {"started_ago": 20.0},
+}
+
+
+@pytest.mark.parametrize("entry", TAKEN.values(), ids=TAKEN)
+def test_slot_that_is_not_known_to_be_free_leaves_it_at_a_backlog(
+    doctor: Doctor, db: Database, entry: dict[str, Any]
+) -> None:
+    wait(db)
+    enter(db, "worker-1", "export", "report", **{"slots": 2, **entry})
+    assert reasons(doctor.looks()) == ["backlog"]

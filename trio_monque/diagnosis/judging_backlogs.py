@@ -1,0 +1,79 @@
+"""Judges the pending jobs of a name: why do due ones not run, although an instance runs the name? Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from ..jobs.instance import MOST_NAMES, Instance, similar_name
+from ..store.reads.diagnosis.backlog import Backlog
+from ..store.reads.diagnosis.caps import Count
+from ..store.reads.diagnosis.held_jobs import RunsOfName
+from .facts import JobFacts
+from .findings import Finding, found
+
+LATE: Final = 60.0
+"""Seconds that a job may be due before its name counts as one with a backlog."""
+
+
+def judge_backlog(backlog: Backlog, facts: JobFacts, live: Sequence[Instance]) -> Iterator[Finding]:
+    """Yield what is wrong with the pending jobs of one name."""
+    name = backlog.name
+    if (pause := facts.paused.get(name)) is not None:
+        if backlog.due:
+            yield found("paused-name", name=name, due=backlog.due, **pause.facts)
+        return
+    if not live:
+        return
+    # A process of another library has no entry, and an entry lists a thousand names.
+    is_all_known = not any(not one.is_ours for one in facts.holders) and all(
+        len(one.names) < MOST_NAMES for one in live
+    )
+    known = {one for instance in live for one in instance.names}
+    if name not in known and is_all_known:
+        yield found("unknown-name", name=name, pending=backlog.pending, similar=similar_name(name, live))
+    elif backlog.due and facts.ago(backlog.oldest) > LATE:
+        yield _judge_late(backlog, facts, live)
+
+
+def _judge_late(backlog: Backlog, facts: JobFacts, live: Sequence[Instance]) -> Finding:
+    name = backlog.name
+    late = {"name": name, "due": backlog.due, "ago": facts.ago(backlog.oldest)}
+    runs = {one.instance_id: one.by_name[name] for one in facts.holders if name in one.by_name}
+    # A job that was claimed within the last minute shows that jobs of the name start. Of more running jobs than are
+    # looked at, one of the others may have been.
+    is_known = not any(one.held.is_capped for one in facts.holders)
+    if not is_known or any(facts.ago(one.latest) <= LATE for one in runs.values()):
+        return found("backlog", **late)
+    for one in live:
+        if _has_free_slot(one, name, runs.get(one.id), facts):
+            return found("not-starting", **late, instance=one.id)
+    if of_live := [runs[one.id] for one in live if one.id in runs]:
+        longest = min(of_live, key=lambda one: one.since)
+        return found(
+            "long-runs",
+            **late,
+            running=Count(sum(one.number for one in of_live)),
+            job=str(longest.longest),
+            since=longest.since,
+            longest=facts.ago(longest.since),
+        )
+    return found("backlog", **late)
+
+
+def _has_free_slot(instance: Instance, name: str, runs: RunsOfName | None, facts: JobFacts) -> bool:
+    """Return whether the instance could run one more job of the name, as far as its last heartbeat shows.
+
+    Its limit for the name is unknown, unless it runs no other name. But it has a slot for a name that has none.
+    """
+    if name not in instance.names or instance.draining or instance.slots is None:
+        return False
+    # It may not have looked for jobs yet.
+    if facts.ago(instance.started_at) <= LATE:
+        return False
+    number = 0 if runs is None else runs.number
+    is_limit_known = not number or len(instance.names) == 1
+    # What it held then and does not run any more has ended: its jobs do start.
+    are_the_same = instance.held_by_name.get(name, 0) <= number and name not in instance.overdue_by_name
+    taken = instance.held + sum(instance.overdue_by_name.values())
+    return is_limit_known and are_the_same and taken < instance.slots
