@@ -183,6 +183,22 @@ def test_page_of_a_job_has_its_data_timeline_failures_and_why_it_waits(
     assert "why it does not run now\n  No live instance has an entry in this database." in shown
 
 
+@pytest.mark.parametrize("status", ["completed", "failed", "cancelled"])
+def test_timeline_of_an_ended_job_has_its_end_and_no_date_after_it(
+    command: Command, monque: Monque, jobs: Collection, status: str
+) -> None:
+    job = monque.sync.enqueue("mail", delay=18_000)
+    jobs.update_one({"_id": job.id}, {"$set": {"status": status, "updatedAt": PAST}})
+    shown = command("show", str(job.id)).out
+    assert " due\n" not in shown
+    assert bool(re.search(r"^  2026-01-01 00:00:00Z +\S.* ago +cancelled$", shown, re.MULTILINE)) == (
+        status == "cancelled"
+    )
+    assert (" last change\n" in shown) == (status != "cancelled")
+    jobs.update_one({"_id": job.id}, {"$set": {"nextRunAt": PAST}})
+    assert re.search(r"^  2026-01-01 00:00:00Z +\S.* ago +due$", command("show", str(job.id)).out, re.MULTILINE)
+
+
 def test_page_of_a_job_as_json_has_all_of_it(command: Command, monque: Monque) -> None:
     data = {"n": 2**40, "d": PAST, "b": b"\0\1", "c": Decimal128("1.10"), "t": "ä\n", "id": ObjectId("0" * 24)}
     job = monque.sync.enqueue("mail", data, delay=60)

@@ -215,6 +215,7 @@ SAMPLE: Final = {
     "holder": None,
     "instances": 1,
     "is_capped": False,
+    "is_recurring": False,
     "is_ours": True,
     "lease": 90.0,
     "name": "mail",
@@ -223,6 +224,7 @@ SAMPLE: Final = {
     "silent": 4.25,
     "similar": "mails",
     "since": AT,
+    "start_by": AT,
 }
 
 
@@ -232,7 +234,11 @@ def test_each_documented_kind_has_a_sentence() -> None:
     kinds = [row.split("`")[1] for row in rows]
     assert len(kinds) == 17
     for kind in kinds:
-        for changed in ({}, {"is_capped": True, "ahead": 0}, {"similar": None, "is_ours": False, "since": None}):
+        for changed in (
+            {},
+            {"is_capped": True, "ahead": 0},
+            {"similar": None, "is_ours": False, "since": None, "start_by": None},
+        ):
             sentence = sentence_of(Reason(kind, {**SAMPLE, **changed}))
             assert sentence[0].isupper() or sentence[0].isdigit(), sentence
             assert sentence.endswith((".", "?")), sentence
@@ -240,6 +246,24 @@ def test_each_documented_kind_has_a_sentence() -> None:
     assert (
         sentence_of(Reason("is_due", SAMPLE)) == "It has been due for 1 m 15 s, and 1 job of its name is due before it."
     )
+
+
+def test_an_ended_job_says_what_a_retry_does() -> None:
+    def said(kind: str, *, is_recurring: bool = False, start_by: datetime | None = None) -> str:
+        return sentence_of(Reason(kind, {"is_recurring": is_recurring, "start_by": start_by}))
+
+    again, by_schedule = (f"A retry lets it run {one}, with all its attempts" for one in ("again", BY_SCHEDULE))
+    assert said("failed") == f"It has failed for good. {again}."
+    assert said("failed", is_recurring=True) == f"It has failed for good. {by_schedule}."
+    assert said("cancelled") == f"It was cancelled. {again}."
+    assert said("cancelled", is_recurring=True) == f"It was cancelled. {by_schedule}."
+    moment = f"{AT:%Y-%m-%d %H:%M:%S} UTC"
+    assert said("cancelled", start_by=AT) == (
+        f"No run began by {moment} (start_by), so it was cancelled. {again}, without that limit."
+    )
+
+
+BY_SCHEDULE: Final = "now, and then by its schedule"
 
 
 @pytest.mark.parametrize("path", QUESTIONS)

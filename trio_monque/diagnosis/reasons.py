@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from ..jobs.claim_stamps_and_fences import is_ours, last_sign_of_life
+from ..jobs.claimable import was_unstarted
 from ..jobs.instance import Instance, clamped, may_run, similar_name
 from ..jobs.job import Job, JobStatus, deaths_of, is_resumed
 from ..jobs.job_parts import NO_CLAIM
@@ -55,8 +56,13 @@ def reasons_of(job: Job, about: Circumstances) -> Sequence[Reason]:
             return [*_why_pending(job, about)]
         case JobStatus.PROCESSING:
             return [*_how_it_runs(job, about)]
-        case ended:
-            return [Reason(ended.value)]
+        case JobStatus.FAILED:
+            return [Reason("failed", {"is_recurring": job.schedule is not None})]
+        case JobStatus.CANCELLED:
+            start_by = job.limits.start_by if was_unstarted(job) else None
+            return [Reason("cancelled", {"is_recurring": job.schedule is not None, "start_by": start_by})]
+        case JobStatus.COMPLETED:
+            return [Reason("completed")]
 
 
 def _why_pending(job: Job, about: Circumstances) -> Iterator[Reason]:

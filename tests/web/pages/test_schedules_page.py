@@ -126,7 +126,7 @@ def test_last_end_is_that_of_a_run_and_not_of_a_schedule_that_never_ran(
     (cell,) = re.findall(r'<td class="num muted s-end">(.*?)</td>', row)
     words = re.sub(r"<[^>]+>", "", cell)
     if shown is None:
-        assert words == "–"
+        assert words == "\N{EN DASH}"
     else:
         assert words.startswith(f"last end {shown}")
 

@@ -145,8 +145,8 @@ def marks_of(job: Job, name: NameOverview, now: datetime) -> Sequence[tuple[str,
 
 def ended_at(job: Job) -> datetime | None:
     """Return when the last run of a schedule ended; None if it never ran, or if that is unknown."""
-    # Other libraries write only that it ended, not when: a run did it where the schedule failed or completed. A cancelled
-    # one may never have run, and one that the server refuses to claim has failed without a failure.
+    # Other libraries do not write the end of a run, so it is that of a schedule which a run has ended. A cancelled one
+    # may never have run, and one that the server refuses to claim has failed without a run.
     by_a_run = job.status is JobStatus.COMPLETED or (job.status is JobStatus.FAILED and job.fail_count > 0)
     return job.finished_at or (job.updated_at if by_a_run else None)
 
