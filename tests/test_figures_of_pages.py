@@ -18,7 +18,9 @@ from tests.support.pages import PAGES
 FIGURE: Final = re.compile(
     r"\d ?(?:µs|ms|jobs/s|KB|jobs a second)\b|\d % of (?:a core|throughput)|\d times as (?:fast|long|much)"
 )
-SHOWN_BY: Final = re.compile(r"python -m benchmarks|python -m trio_monque|trio-monque demo|[Mm]easured (?:the alternatives )?once")
+SHOWN_BY: Final = re.compile(
+    r"python -m benchmarks|python -m trio_monque|trio-monque demo|[Mm]easured (?:the alternatives )?once"
+)
 # Programs that are quoted, and tables that a test compares with a benchmark.
 NOT_TEXT: Final = re.compile(r"^```.*?^```|<!-- numbers of .*? -->\n(?:\|.*\n)+", re.MULTILINE | re.DOTALL)
 # The figures of a run, with their command; and the page that explains how it is measured.

@@ -27,7 +27,10 @@ def log_options(function: Callable[P, R]) -> Callable[P, R]:
     """Add the options to a command. They take effect before it runs."""
 
     @click.option(
-        "--log-format", type=click.Choice(["text", "json"]), default="text", help="The format of the log on standard error."
+        "--log-format",
+        type=click.Choice(["text", "json"]),
+        default="text",
+        help="The format of the log on standard error.",
     )
     @click.option("--log-level", type=click.Choice(_LEVELS), default="info", help="Log this level and above.")
     @wraps(function)

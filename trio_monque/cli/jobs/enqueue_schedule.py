@@ -47,7 +47,11 @@ Examples:
 def _data_options(command: Callable[..., Any]) -> Callable[..., Any]:
     for add in (
         click.option(
-            "--meta", type=PAIR, multiple=True, metavar="KEY=VALUE", help="A string stored with the job, next to its data. May be repeated."
+            "--meta",
+            type=PAIR,
+            multiple=True,
+            metavar="KEY=VALUE",
+            help="A string stored with the job, next to its data. May be repeated.",
         ),
         click.option(
             "--data-file",

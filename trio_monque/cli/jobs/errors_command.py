@@ -27,8 +27,8 @@ Examples:
 def errors(access: JobsAccess, *, name: str | None) -> int:
     """Group the failed jobs by name and error, the most frequent first, each group with its latest job as an example.
 
-    Errors that differ only in numbers and ids count as one. It reads the 5,000 jobs that failed last, or with --name those
-    that were due last; a plus sign means that there may be more.
+    Errors that differ only in numbers and ids count as one. It reads the 5,000 jobs that failed last, or with --name
+    those that were due last; a plus sign means that there may be more.
 
     With --json: {"errors": [...], "is_capped": false}.
     """
