@@ -68,6 +68,7 @@ def enter(
     *names: str,
     heartbeat_ago: float = 0.0,
     overdue_by_name: Mapping[str, int] | None = None,
+    held: int = 0,
 ) -> Instance:
     """Insert the entry of an instance that runs these names."""
     instance = Instance(
@@ -80,6 +81,7 @@ def enter(
         last_heartbeat=now() - timedelta(seconds=heartbeat_ago),
         heartbeat_interval=30.0,
         overdue_by_name=overdue_by_name or {},
+        held=held,
         version="1",
     )
     assert instances.insert(handle(db), instance)
