@@ -37,7 +37,11 @@ Examples:
 @click.option("--no-token", is_flag=True, help="Let in everybody who reaches the address; only with --read-only.")
 @click.option("--i-know-who-can-reach-it", is_flag=True, help="Listen on an address that other machines can reach.")
 @click.option(
-    "--filter", "filters", multiple=True, metavar="FIELD", help="Offer a filter by this field, such as meta.tenant."
+    "--filter",
+    "filters",
+    multiple=True,
+    metavar="FIELD",
+    help="Offer a filter by this field, such as meta.tenant or data.to.",
 )
 @click.option("--environment", metavar="TEXT", help='Shown on every page, such as "production".')
 @operation_timeout_option
