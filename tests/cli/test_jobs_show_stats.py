@@ -57,6 +57,16 @@ def test_list_shows_jobs_with_the_latest_first(command: Command, monque: Monque,
     assert ended.err == ""
 
 
+def test_list_marks_running_jobs_whose_holder_gives_no_sign_of_life(command: Command, db: Database) -> None:
+    for name, ago in (("dead", 3600.0), ("alive", 0.0)):
+        insert(handle(db), name)
+        claim_due(handle(db), {name: 1}, stamp("w1", now() - timedelta(seconds=ago), 300.0))
+    found = {line.split()[1]: " ".join(line.split()[2:4]) for line in command("jobs").lines[1:]}
+    assert found["dead"] == "processing (stuck)"
+    assert re.match(r"processing \d", found["alive"])
+    assert {one["status"] for one in command("jobs", "--json").json["jobs"]} == {"processing"}
+
+
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
