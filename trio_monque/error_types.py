@@ -128,11 +128,11 @@ class PayloadTooLargeError(InvalidPayloadError):
         maximum: The limit in bytes (`max_payload_size`, or what a MongoDB document can hold).
     """
 
-    def __init__(self, actual: int, maximum: int, what: str = "data") -> None:
+    def __init__(self, actual: int, maximum: int, what: str = "data", *, can_be_raised: bool = True) -> None:
         reference = "enqueue a reference to it" if what == "data" else "give a reference to it instead"
         super().__init__(
             f"the job's {what} is {actual} bytes as BSON, more than the {maximum} allowed: "
-            f"store it elsewhere and {reference}, or raise max_payload_size"
+            f"store it elsewhere and {reference}{', or raise max_payload_size' if can_be_raised else ''}"
         )
         self.actual = actual
         self.maximum = maximum

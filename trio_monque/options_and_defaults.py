@@ -129,7 +129,8 @@ class ClientConfig:
 
     Attributes:
         collection_name: The collection that holds the jobs.
-        max_payload_size: The largest `data`, in bytes as BSON; None for what a document can hold.
+        max_payload_size: The largest data of a job, and the largest result, progress, checkpoint or step, in
+            bytes as BSON; None for what a document can hold.
         operation_timeout: How long one database command may take, in seconds.
         skip_index_creation: Do not create the indexes: something else does.
         stats_cache_ttl: For how many seconds an answer of `get_queue_stats` and of `get_queue_depths` is given again;

@@ -78,6 +78,14 @@ def test_what_cannot_be_served_is_an_error_that_says_what_to_do(
     assert problem in capsys.readouterr().err
 
 
+def test_first_line_says_where_it_connects_to_without_the_password(capsys: pytest.CaptureFixture[str]) -> None:
+    uri = "mongodb://dana:s3cret@127.0.0.1:1/shop?serverSelectionTimeoutMS=50"
+    assert run_program(["dashboard", "--uri", uri, "--operation-timeout", "0.2"]) == 2
+    first = capsys.readouterr().err.splitlines()[0]
+    assert re.search(r" INFO trio_monque\.cli: connecting to mongodb://\S+@127\.0\.0\.1:1/shop\?", first)
+    assert "s3cret" not in first
+
+
 def test_an_address_in_use_is_named(mongod: EmbeddedServer, db: Database, capsys: pytest.CaptureFixture[str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"

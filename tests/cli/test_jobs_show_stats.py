@@ -57,6 +57,16 @@ def test_list_shows_jobs_with_the_latest_first(command: Command, monque: Monque,
     assert ended.err == ""
 
 
+def test_list_marks_running_jobs_whose_holder_gives_no_sign_of_life(command: Command, db: Database) -> None:
+    for name, ago in (("dead", 3600.0), ("alive", 0.0)):
+        insert(handle(db), name)
+        claim_due(handle(db), {name: 1}, stamp("w1", now() - timedelta(seconds=ago), 300.0))
+    found = {line.split()[1]: " ".join(line.split()[2:4]) for line in command("jobs").lines[1:]}
+    assert found["dead"] == "processing (stuck)"
+    assert re.match(r"processing \d", found["alive"])
+    assert {one["status"] for one in command("jobs", "--json").json["jobs"]} == {"processing"}
+
+
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
@@ -181,6 +191,22 @@ def test_page_of_a_job_has_its_data_timeline_failures_and_why_it_waits(
     assert re.search(r" attempt 2 failed on w1, ran 1m 15s$", shown, re.MULTILINE)
     assert "failure of attempt 1 at 2026-01-01 00:00:00Z\n  Traceback\n    File x\\x1b[31m\n  ValueError\n" in shown
     assert "why it does not run now\n  No live instance has an entry in this database." in shown
+
+
+@pytest.mark.parametrize("status", ["completed", "failed", "cancelled"])
+def test_timeline_of_an_ended_job_has_its_end_and_no_date_after_it(
+    command: Command, monque: Monque, jobs: Collection, status: str
+) -> None:
+    job = monque.sync.enqueue("mail", delay=18_000)
+    jobs.update_one({"_id": job.id}, {"$set": {"status": status, "updatedAt": PAST}})
+    shown = command("show", str(job.id)).out
+    assert " due\n" not in shown
+    assert bool(re.search(r"^  2026-01-01 00:00:00Z +\S.* ago +cancelled$", shown, re.MULTILINE)) == (
+        status == "cancelled"
+    )
+    assert (" last change\n" in shown) == (status != "cancelled")
+    jobs.update_one({"_id": job.id}, {"$set": {"nextRunAt": PAST}})
+    assert re.search(r"^  2026-01-01 00:00:00Z +\S.* ago +due$", command("show", str(job.id)).out, re.MULTILINE)
 
 
 def test_page_of_a_job_as_json_has_all_of_it(command: Command, monque: Monque) -> None:

@@ -255,11 +255,36 @@ def test_processing_job(case: tuple[Job, tuple[Instance, ...], str]) -> None:
     assert sentences(job, *instances) == in_one_line(expected)
 
 
-@pytest.mark.parametrize("status", ["completed", "failed", "cancelled"])
-def test_ended_job(status: str) -> None:
-    said = sentences(a_job(status))
-    assert said.startswith(f"It has {status}" if status != "cancelled" else "It was cancelled")
-    assert (f"`trio-monque retry {ID}`" in said) == (status != "completed")
+LIMIT: Final = {"start_by": ago(30), "fail_reason": "start_by: not started by 2026-01-01T11:59:30.000+00:00"}
+RETRY: Final = f"`trio-monque retry {ID}` lets it"
+AGAIN: Final = f"{RETRY} run again, with all its attempts"
+ENDED: Final = {
+    "completed": (a_job("completed"), "It has completed."),
+    "failed": (a_job("failed"), f"It has failed: {AGAIN}."),
+    "cancelled": (a_job("cancelled"), f"It was cancelled: {AGAIN}."),
+    "failed schedule": (
+        a_job("failed", repeat_interval="0 6 * * *"),
+        f"It has failed: {RETRY} run now, and then by its schedule, with all its attempts.",
+    ),
+    "cancelled schedule": (
+        a_job("cancelled", repeat_interval="0 6 * * *"),
+        f"It was cancelled: {RETRY} run now, and then by its schedule, with all its attempts.",
+    ),
+    "not started in time": (
+        a_job("cancelled", **LIMIT),
+        f"No run began by 2026-01-01 11:59:30Z (start_by), so it was cancelled: {AGAIN}, without that limit.",
+    ),
+    "cancelled by a caller before its limit": (
+        a_job("cancelled", start_by=ago(30)),
+        f"It was cancelled: {AGAIN}.",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", ENDED.values(), ids=ENDED)
+def test_ended_job(case: tuple[Job, str]) -> None:
+    job, expected = case
+    assert sentences(job) == expected
 
 
 def test_each_kind_of_reason_is_met_here_and_documented_with_its_values() -> None:
@@ -267,8 +292,8 @@ def test_each_kind_of_reason_is_met_here_and_documented_with_its_values() -> Non
         test_pending_job(pending)
     for processing in PROCESSING.values():
         test_processing_job(processing)
-    for status in ("completed", "failed", "cancelled"):
-        sentences(a_job(status))
+    for ended in ENDED.values():
+        test_ended_job(ended)
     rows = PAGE.read_text(encoding="utf-8").partition("| Kind | Meaning")[2].partition("\n\n")[0].splitlines()[2:]
     documented = {kind.strip("| `"): meaning for kind, _, meaning in (row.partition("` | ") for row in rows)}
     assert {kind for kind, _ in met} == set(documented)

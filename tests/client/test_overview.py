@@ -96,7 +96,7 @@ async def test_overview_of_all_that_is_there(db: Database, jobs: Collection, now
     assert found.longest_run >= 30
     assert (found.running, found.alive, len(found.instances), found.is_capped) == (1, 1, 2, False)
     assert [(one.name, one.unique_key) for one in found.upcoming] == [("yearly", "next")]
-    assert [one.kind for one in found.concerns] == ["silent_instance", "late", "schedule_failed", "paused"]
+    assert [one.kind for one in found.concerns] == ["late", "schedule_failed", "paused", "silent_without_jobs"]
     assert found.names["letter"].is_paused
     assert not found.names["letter"].is_served
 

@@ -117,7 +117,8 @@ def test_paused_name_is_a_concern_while_due_jobs_wait(
         (due(age=3600.0), [], ["not_served"]),  # Not late, too: one cause is one line.
         (due(), [instance("w1", "letter")], ["not_served"]),
         (due(), [instance(draining=True)], ["not_served"]),
-        (due(), [instance(is_live=False)], ["not_served", "silent_instance"]),
+        (due(), [instance(is_live=False)], ["not_served", "silent_without_jobs"]),
+        (due(), [instance(is_live=False, held=1)], ["not_served", "silent_instance"]),
         (due(), [instance("w1", *map(str, range(1000)))], []),  # An entry lists a thousand names.
         (due(processing=1), [], []),  # Another library runs it.
         (due(processing=1, stuck=1), [], ["not_served", "stuck"]),
@@ -156,6 +157,13 @@ def test_silent_instance_with_the_most_jobs_comes_first() -> None:
     found, _ = concerns_of(facts(instances=[instance(), *silent]))
     assert [one.values["instance"] for one in found] == ["3", "2", "1"]
     assert found[0].values == {"instance": "3", "host": "web-1", "pid": 7, "seconds": 61.0, "held": 3}
+
+
+def test_silent_instances_that_held_no_jobs_are_one_concern_and_the_last_one() -> None:
+    empty = [instance(f"e{number}", is_live=False) for number in range(4)]
+    assert only(facts(instances=[instance(), *empty])) == Concern("silent_without_jobs", {"instances": 4})
+    found = facts(due(), instances=[*empty, instance("w1", held=2, is_live=False)], paused={"mail": NamePause("mail")})
+    assert kinds(found) == ["silent_instance", "paused", "silent_without_jobs"]
 
 
 def schedule(status: JobStatus, key: str | None = "k", ago: int = 1) -> ScheduleBrief:

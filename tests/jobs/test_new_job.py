@@ -29,6 +29,7 @@ from trio_monque.jobs.job import Job
 from trio_monque.jobs.job_parts import Schedule
 from trio_monque.jobs.new_job import Draft, NewJob, NewSchedule, check_name, check_new, check_unique_key, name_of
 from trio_monque.jobs.stored_value_limits import check_payload, plain_data
+from trio_monque.options_and_defaults import LARGEST_PAYLOAD
 from trio_monque.scheduler.worker import Worker
 from trio_monque.scheduler.workers import Workers
 
@@ -160,11 +161,15 @@ def test_payload_is_measured_as_bson_and_may_be_as_large_as_the_limit() -> None:
     with pytest.raises(PayloadTooLargeError) as caught:
         check_payload(data, size - 1, OPTIONS)
     assert (caught.value.actual, caught.value.maximum) == (size, size - 1)
+    assert str(caught.value).endswith("enqueue a reference to it, or raise max_payload_size")
 
 
-def test_payload_that_no_document_can_hold_is_refused_without_a_limit_too() -> None:
-    with pytest.raises(PayloadTooLargeError):
-        check_payload(b"x" * (16 * 1024 * 1024), None, OPTIONS)
+@pytest.mark.parametrize("limit", [None, LARGEST_PAYLOAD])
+def test_payload_that_no_document_can_hold_is_refused_without_a_limit_to_raise(limit: int | None) -> None:
+    with pytest.raises(PayloadTooLargeError) as caught:
+        check_payload(b"x" * (16 * 1024 * 1024), limit, OPTIONS)
+    assert caught.value.maximum == LARGEST_PAYLOAD
+    assert str(caught.value).endswith("store it elsewhere and enqueue a reference to it")
 
 
 @dataclass

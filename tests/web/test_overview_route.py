@@ -41,6 +41,8 @@ SENTENCES: Final[list[tuple[str, dict[str, Any], str]]] = [
         {"instance": "w1", "pid": 4711, "host": "web-1", "seconds": 48.0, "held": 4},
         "Instance w1 (process 4711 on web-1) has been silent for 48 s. It held 4 jobs.",
     ),
+    ("silent_without_jobs", {"instances": 1}, "1 instance is silent, and held no jobs."),
+    ("silent_without_jobs", {"instances": 4}, "4 instances are silent, and held no jobs."),
     (
         "late",
         {**WAITING, "usual": 1.5, "is_capped": True},

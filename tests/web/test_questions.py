@@ -216,6 +216,7 @@ SAMPLE: Final = {
     "instances": 1,
     "is_capped": False,
     "is_full": False,
+    "is_recurring": False,
     "is_ours": True,
     "lease": 90.0,
     "name": "mail",
@@ -224,6 +225,7 @@ SAMPLE: Final = {
     "silent": 4.25,
     "similar": "mails",
     "since": AT,
+    "start_by": AT,
 }
 
 
@@ -233,7 +235,11 @@ def test_each_documented_kind_has_a_sentence() -> None:
     kinds = [row.split("`")[1] for row in rows]
     assert len(kinds) == 17
     for kind in kinds:
-        for changed in ({}, {"is_capped": True, "ahead": 0}, {"similar": None, "is_ours": False, "since": None}):
+        for changed in (
+            {},
+            {"is_capped": True, "ahead": 0},
+            {"similar": None, "is_ours": False, "since": None, "start_by": None},
+        ):
             sentence = sentence_of(Reason(kind, {**SAMPLE, **changed}))
             assert sentence[0].isupper() or sentence[0].isdigit(), sentence
             assert sentence.endswith((".", "?")), sentence
@@ -243,6 +249,24 @@ def test_each_documented_kind_has_a_sentence() -> None:
     )
     served = Reason("is_served", {**SAMPLE, "held": 2, "is_full": True})
     assert sentence_of(served) == "1 live instance runs its name, with 2 jobs of it under way: all slots are taken."
+
+
+def test_an_ended_job_says_what_a_retry_does() -> None:
+    def said(kind: str, *, is_recurring: bool = False, start_by: datetime | None = None) -> str:
+        return sentence_of(Reason(kind, {"is_recurring": is_recurring, "start_by": start_by}))
+
+    again, by_schedule = (f"A retry lets it run {one}, with all its attempts" for one in ("again", BY_SCHEDULE))
+    assert said("failed") == f"It has failed for good. {again}."
+    assert said("failed", is_recurring=True) == f"It has failed for good. {by_schedule}."
+    assert said("cancelled") == f"It was cancelled. {again}."
+    assert said("cancelled", is_recurring=True) == f"It was cancelled. {by_schedule}."
+    moment = f"{AT:%Y-%m-%d %H:%M:%S} UTC"
+    assert said("cancelled", start_by=AT) == (
+        f"No run began by {moment} (start_by), so it was cancelled. {again}, without that limit."
+    )
+
+
+BY_SCHEDULE: Final = "now, and then by its schedule"
 
 
 @pytest.mark.parametrize("path", QUESTIONS)

@@ -141,9 +141,9 @@ def stuck(facts: FleetFacts) -> Iterator[Concern]:
 
 
 def silent_instances(facts: FleetFacts) -> Iterator[Concern]:
-    """Yield the instances that are not alive, those with the most jobs first."""
+    """Yield the instances that are not alive and held jobs, those with the most jobs first."""
     for one in sorted(facts.instances, key=lambda one: (-one.held, one.id)):
-        if not one.is_live:
+        if not one.is_live and one.held:
             silent = (facts.now - one.last_heartbeat) / timedelta(seconds=1)
             yield Concern(
                 "silent_instance",
@@ -177,6 +177,12 @@ def paused_names(facts: FleetFacts) -> Iterator[Concern]:
             yield Concern("paused", {**_waiting(name, facts), **pause.facts})
 
 
+def silent_without_jobs(facts: FleetFacts) -> Iterator[Concern]:
+    """Yield how many instances are not alive and held no jobs, if any: as one concern, as no job waits for them."""
+    if number := sum(not one.is_live and not one.held for one in facts.instances):
+        yield Concern("silent_without_jobs", {"instances": number})
+
+
 WORST_FIRST: Final[Sequence[Callable[[FleetFacts], Iterator[Concern]]]] = (
     not_served,
     failing,
@@ -185,6 +191,7 @@ WORST_FIRST: Final[Sequence[Callable[[FleetFacts], Iterator[Concern]]]] = (
     late,
     failed_schedules,
     paused_names,
+    silent_without_jobs,
 )
 
 

@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from ..jobs.claim_stamps_and_fences import is_ours, last_sign_of_life
+from ..jobs.claimable import was_unstarted
 from ..jobs.instance import Instance, clamped, may_run, similar_name
 from ..jobs.job import Job, JobStatus, deaths_of, is_resumed
 from ..jobs.job_parts import NO_CLAIM
@@ -55,8 +56,13 @@ def reasons_of(job: Job, about: Circumstances) -> Sequence[Reason]:
             return [*_why_pending(job, about)]
         case JobStatus.PROCESSING:
             return [*_how_it_runs(job, about)]
-        case ended:
-            return [Reason(ended.value)]
+        case JobStatus.FAILED:
+            return [Reason("failed", {"is_recurring": job.schedule is not None})]
+        case JobStatus.CANCELLED:
+            start_by = job.limits.start_by if was_unstarted(job) else None
+            return [Reason("cancelled", {"is_recurring": job.schedule is not None, "start_by": start_by})]
+        case JobStatus.COMPLETED:
+            return [Reason("completed")]
 
 
 def _why_pending(job: Job, about: Circumstances) -> Iterator[Reason]:
@@ -119,23 +125,32 @@ def _why_due(job: Job, about: Circumstances) -> Iterator[Reason]:
         yield Reason("nothing_known")
 
 
+def is_silent(job: Job, now: datetime) -> bool:
+    """Return whether the holder of a running job has shown no sign of life for a lease."""
+    signal = last_sign_of_life(job)
+    return signal is None or (now - signal) / timedelta(seconds=1) > _lease_of(job)
+
+
+def _lease_of(job: Job) -> float:
+    return LEASE_IN_BEATS * clamped((job.claim or NO_CLAIM).heartbeat_interval)
+
+
 def _how_it_runs(job: Job, about: Circumstances) -> Iterator[Reason]:
     claim = job.claim or NO_CLAIM
     holder = next((one for one in about.instances if one.id == claim.by), None)
     signal = last_sign_of_life(job)
     silence = None if signal is None else (about.now - signal) / timedelta(seconds=1)
-    lease = LEASE_IN_BEATS * clamped(claim.heartbeat_interval)
     claimed = {
         "by": claim.by,
         "holder": None if holder is None else str(holder),
         "since": claim.since,
         "is_ours": is_ours(job),
     }
-    if silence is not None and silence <= lease:
+    if silence is not None and not is_silent(job, about.now):
         yield Reason("runs", {**claimed, "silent": max(silence, 0.0)})
     else:
         # Other libraries have other rules: see `lock_timeout`.
-        yield Reason("is_silent", {**claimed, "silent": silence, "lease": lease})
+        yield Reason("is_silent", {**claimed, "silent": silence, "lease": _lease_of(job)})
         if not any(one.is_live and one.id != claim.by for one in about.instances):
             yield Reason("no_rescuer")
     if claim.cancel_requested_at is not None:

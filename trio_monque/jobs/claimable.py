@@ -68,6 +68,21 @@ def is_too_late(job: Job, now: datetime) -> bool:
     return start_by is not None and start_by <= now
 
 
+NOT_STARTED: Final = "start_by"
+"""How the reason of a job that was not started in time begins."""
+
+
+def unstarted_reason(start_by: datetime) -> str:
+    """What `fail_reason` has of a job that was not started in time."""
+    return f"{NOT_STARTED}: not started by {start_by.isoformat(timespec='milliseconds')}"
+
+
+def was_unstarted(job: Job) -> bool:
+    """Whether the job was cancelled because no run had begun by its `start_by`, and not by a caller."""
+    start_by = job.limits.start_by
+    return job.status is JobStatus.CANCELLED and start_by is not None and job.fail_reason == unstarted_reason(start_by)
+
+
 def in_time(jobs: Sequence[Job], now: datetime) -> dict[str, Any]:
     """The condition that a claim of these jobs at `now` is in time; empty if none of them has a `start_by`.
 

@@ -158,7 +158,7 @@ def _stored_and_read(data: Any, maximum: int | None, codec_options: CodecOptions
     size = len(encoded) - _ENVELOPE
     limit = LARGEST_PAYLOAD if maximum is None else maximum
     if size > limit:
-        raise PayloadTooLargeError(size, limit, what)
+        raise PayloadTooLargeError(size, limit, what, can_be_raised=limit < LARGEST_PAYLOAD)
     try:
         read = unpacked(encoded, codec_options)
     except Exception as error:

@@ -40,7 +40,7 @@ from typing import Any, Final
 from bson import ObjectId
 
 from .claim_stamps_and_fences import ClaimStamp, cycle_fence, fence, is_ours, sign_of_life, stamp_fence
-from .claimable import claimable, pins
+from .claimable import claimable, pins, unstarted_reason
 from .conditional_write import OneOf, Transition
 from .error_history import Failure
 from .follow_ups import OWED
@@ -147,10 +147,6 @@ def set_aside(job: Job, now: datetime, reason: str) -> Transition:
 # --- pending -> cancelled, by the time ---
 
 
-NOT_STARTED: Final = "start_by"
-"""How the reason of such an end begins."""
-
-
 def end_unstarted(job: Job, now: datetime) -> Transition:
     """pending -> cancelled: no run began by the job's `start_by`. `fail_reason` has that as the reason."""
     start_by = job.limits.start_by
@@ -162,7 +158,7 @@ def end_unstarted(job: Job, now: datetime) -> Transition:
         guard={"id": job.id, "status": PENDING, "claim.by": None, **pins(job), "limits.start_by": start_by},
         set={
             "status": CANCELLED,
-            "fail_reason": f"{NOT_STARTED}: not started by {start_by.isoformat(timespec='milliseconds')}",
+            "fail_reason": unstarted_reason(start_by),
             "updated_at": now,
         },
         cleared=_cancelled_by_block(job),

@@ -19,6 +19,7 @@ from tests.web.pages.fetching import get
 from trio_monque import Monque
 from trio_monque.jobs.minutes import DONE, FAILED_ATTEMPTS, ROW, RUN_BUCKETS, Part
 from trio_monque.store.driver.types import Collection, Database
+from trio_monque.store.jobs import unstarted_writes
 from trio_monque.store.jobs.minutes_written import document_of
 from trio_monque.web import create_app
 
@@ -175,6 +176,32 @@ def test_schedule_is_said_in_words_with_its_next_times(db: Database) -> None:
     assert "the clock is put" in words
     monque.sync.cancel_job(job.id)
     assert "none of these times runs, unless it is retried" in words_of(shown(db, job.id))
+
+
+@pytest.mark.parametrize("status", ["completed", "failed", "cancelled"])
+def test_ended_job_is_due_no_more(db: Database, jobs: Collection, status: str) -> None:
+    job = insert(handle(db))
+    put(jobs, job.id, {"status": status, "nextRunAt": now() + timedelta(hours=5), "updatedAt": now()})
+    assert "due" not in words_of(facts_of(shown(db, job.id)))
+    put(jobs, job.id, {"nextRunAt": now() - timedelta(hours=5)})
+    assert "Was due" in words_of(facts_of(shown(db, job.id)))
+
+
+def facts_of(page: str) -> str:
+    (found,) = re.findall(r'<section class="panel" id="facts".*?</section>', page, re.DOTALL)
+    return str(found)
+
+
+def test_job_that_was_not_started_in_time_has_that_as_its_reason_and_no_attempt(db: Database) -> None:
+    monque = Monque(db)
+    limit = datetime(2030, 1, 2, 3, 4, 5, tzinfo=UTC)
+    job = monque.sync.enqueue("greet", start_by=limit)
+    assert unstarted_writes.end(handle(db), [job], limit + timedelta(seconds=1), "receipt")
+    words = words_of(shown(db, job.id))
+    assert "No run began by 2030-01-02 03:04:05 UTC (start_by), so it was cancelled." in words
+    assert "Cancelled no run began by 2030-01-02 03:04:05 UTC (start_by)" in words
+    assert "attempt failed" not in words
+    assert "or it is cancelled" not in words
 
 
 def test_document_of_another_library_is_a_whole_page(db: Database, jobs: Collection) -> None:

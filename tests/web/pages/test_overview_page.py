@@ -43,6 +43,22 @@ def test_overview_shows_numbers_needs_names_and_errors(db: Database) -> None:
     assert "worker&lt;1&gt;" in answer.text
 
 
+def test_silent_instances_are_red_only_if_they_held_jobs(db: Database) -> None:
+    for number, held in enumerate((0, 0, 2)):
+        enter(db, f"worker-{number}", "mail", heartbeat_ago=3600.0, held=held)
+    text = get(create_app(Monque(db)), "/").text
+    needs = text.partition('<ul class="attention">')[2].partition("</ul>")[0]
+    found = [(one, re.sub(r"<[^>]+>|\s+", " ", one)) for one in needs.split("<li>")[1:]]
+    assert len(found) == 2
+    (red, about_jobs), (calm, about_none) = found
+    assert "Instance worker-2" in about_jobs
+    assert "It held 2 jobs." in about_jobs
+    assert "bad" in red
+    assert "2 instances are silent, and held no jobs." in about_none
+    assert 'href="/instances"' in calm
+    assert "bad" not in calm
+
+
 def test_overview_of_an_empty_collection_says_how_a_job_is_enqueued(db: Database) -> None:
     answer = get(create_app(Monque(db)), "/")
     assert answer.status_code == 200

@@ -80,6 +80,7 @@ def test_what_is_unusual_is_marked(db: Database) -> None:
     put(db, "failing", failCount=2, failReason="E: twice")
     put(db, "broken", status="failed", failCount=5, failReason="E: for good", nextRunAt=now() - timedelta(days=1))
     put(db, "stopped", status="cancelled", nextRunAt=now() - timedelta(days=2))
+    put(db, "over", status="completed", nextRunAt=now() - timedelta(days=3))
     monque = Monque(db)
     monque.sync.pause("paused")
     monque.sync.schedule("0 0 1 1 *", "yearly", unique_key="key of yearly")  # Makes the index.
@@ -90,14 +91,44 @@ def test_what_is_unusual_is_marked(db: Database) -> None:
         marks[name] = re.findall(r'class="chip[^"]*">([^<]*)<', row)
     assert marks == {
         "late": ["late"], "alone": ["no worker"], "paused": ["paused", "late"], "failing": ["2 failures in a row"],
-        "broken": ["failed for good"], "stopped": ["ended"], "yearly": [],
+        "broken": ["failed for good"], "stopped": ["cancelled"], "over": ["completed"], "yearly": [],
     }  # fmt: skip
     assert "E: for good" in row_of(text, "broken")
     assert next(iter(marks)) == "broken"
-    assert list(marks)[-1] == "stopped"
+    assert set(list(marks)[-2:]) == {"stopped", "over"}
     assert "<title>1 failed, schedules · Monque</title>" in text
     hidden = get(create_app(monque, show_errors=False), "/schedules").text
     assert "E: for good" not in hidden
+
+
+ENDED: Final[list[tuple[dict[str, Any], str | None]]] = [
+    ({"status": "cancelled"}, None),
+    ({"status": "cancelled", "finishedAt": timedelta(minutes=38)}, "38 m"),
+    ({"status": "failed"}, None),  # The server refused to have it claimed.
+    ({"status": "failed", "failCount": 3}, "9 m"),
+    ({"status": "failed", "failCount": 3, "finishedAt": timedelta(minutes=38)}, "38 m"),
+    ({"status": "completed"}, "9 m"),
+    ({"finishedAt": timedelta(minutes=38)}, "38 m"),
+    ({}, None),
+]
+
+
+@pytest.mark.parametrize(("fields", "shown"), ENDED, ids=str)
+def test_last_end_is_that_of_a_run_and_not_of_a_schedule_that_never_ran(
+    db: Database, fields: dict[str, Any], shown: str | None
+) -> None:
+    at = {name: now() - value for name, value in fields.items() if isinstance(value, timedelta)}
+    put(db, "report", **{**fields, **at, "updatedAt": now() - timedelta(minutes=9)})
+    monque = Monque(db)
+    monque.sync.schedule("0 0 1 1 *", "yearly", unique_key="key of yearly")  # Makes the index.
+    rows = re.findall(r"<tr data-id.*?</tr>", get(create_app(monque), "/schedules").text, re.DOTALL)
+    (row,) = [one for one in rows if "key of report" in one]
+    (cell,) = re.findall(r'<td class="num muted s-end">(.*?)</td>', row)
+    words = re.sub(r"<[^>]+>", "", cell)
+    if shown is None:
+        assert words == "\N{EN DASH}"
+    else:
+        assert words.startswith(f"last end {shown}")
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,8 @@ from __future__ import annotations
 import click
 import trio
 
+from ...log import logger_of
+from ...safe_text import uri_without_secrets
 from ..connection_options import Connection, connection_options
 from ..exit_statuses import SUCCEEDED
 from ..jobs.access import invalid_options
@@ -12,6 +14,8 @@ from ..log_output import log_options
 from ..parameters import operation_timeout_option
 from ..run.http_server import Address, AddressType
 from .reach import LOOPBACK, check_reach, missing_library
+
+logger = logger_of("cli")
 
 PORT = 8713
 
@@ -37,7 +41,11 @@ Examples:
 @click.option("--no-token", is_flag=True, help="Let in everybody who reaches the address; only with --read-only.")
 @click.option("--i-know-who-can-reach-it", is_flag=True, help="Listen on an address that other machines can reach.")
 @click.option(
-    "--filter", "filters", multiple=True, metavar="FIELD", help="Offer a filter by this field, such as meta.tenant."
+    "--filter",
+    "filters",
+    multiple=True,
+    metavar="FIELD",
+    help="Offer a filter by this field, such as meta.tenant or data.to.",
 )
 @click.option("--environment", metavar="TEXT", help='Shown on every page, such as "production".')
 @operation_timeout_option
@@ -62,6 +70,8 @@ def dashboard(
     Exit status: 0 after Ctrl-C or SIGTERM, 2 if it cannot be served.
     """
     check_reach(listen, read_only=read_only, no_token=no_token, i_know_who_can_reach_it=i_know_who_can_reach_it)
+    # First of all: on a slow machine, the imports and the first answer of the database take many seconds.
+    logger.info("connecting to %s", uri_without_secrets(connection.uri))
     try:
         from .serving import DashboardOptions, serve  # Only here: starlette, jinja2 and hypercorn are extras.
     except ModuleNotFoundError as error:

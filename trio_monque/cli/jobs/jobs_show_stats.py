@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from datetime import datetime
 from time import sleep
 from typing import Final
 
 import click
 
+from ...diagnosis.reasons import is_silent
 from ...error_types import InvalidOptionError, MonqueConnectionError
 from ...jobs.cursors import ORDERS
-from ...jobs.job import JobStatus
+from ...jobs.job import Job, JobStatus
 from ...jobs.job_query import JobFilter
 from ...jobs.views import QueueDepth
 from ...safe_text import one_line
@@ -83,6 +85,8 @@ def jobs(
     A page reads ten thousand jobs at most. If those that match are rare, it may have few of them, or none, and its
     cursor continues the search.
 
+    A job is `processing (stuck)` if its holder gives no sign of life: `show ID` says what becomes of it.
+
     With --json: {"jobs": [...], "cursor": "..."}, and the cursor is null on the last page. `show ID --json` has the
     data of a job.
 
@@ -105,7 +109,7 @@ def jobs(
         {
             "id": job.id,
             "name": job.name,
-            "status": job.status,
+            "status": _status(job, now),
             "due": moment(job.next_run_at),
             "changed": since(job.updated_at, now),
             "attempts": job.attempts,
@@ -117,6 +121,12 @@ def jobs(
     if following:
         warn(f"more: --cursor {following}")
     return SUCCEEDED
+
+
+def _status(job: Job, now: datetime) -> str:
+    # By the document alone, and by the word of `stats`.
+    is_stuck = job.status is JobStatus.PROCESSING and is_silent(job, now)
+    return f"{job.status.value} (stuck)" if is_stuck else job.status.value
 
 
 def _default_order(chosen: JobFilter) -> str:

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import click
 
-from ...jobs.job import Job
+from ...jobs.job import Job, JobStatus
 from ...jobs.job_parts import NO_CLAIM, ChildOf
 from ...safe_text import one_line
 from ...store.jobs.job_json import value_as_json
@@ -18,6 +18,8 @@ from .family import JobFamily, lines_of_blocks, sentence_of_cancellation
 
 LONGEST_SHOWN: Final = 10_000
 """Characters of one value. `--json` has all of it."""
+
+_ENDED: Final = (JobStatus.COMPLETED, JobStatus.FAILED, JobStatus.CANCELLED)
 
 
 def print_job(job: Job, now: datetime, why: Sequence[str], family: JobFamily) -> None:
@@ -75,6 +77,9 @@ def _identity(job: Job) -> dict[str, object]:
 
 def _timeline(job: Job) -> Iterator[tuple[datetime, str]]:
     claim = job.claim or NO_CLAIM
+    has_ended = job.status in _ENDED
+    # A job that has ended is due no more: its date counts only if it had come before the end.
+    was_due = not has_ended or job.next_run_at <= job.updated_at
     found: list[tuple[datetime | None, str]] = [
         (job.created_at, "enqueued"),
         (job.internals.occurrence, "first due date of this occurrence"),
@@ -85,9 +90,10 @@ def _timeline(job: Job) -> Iterator[tuple[datetime, str]]:
         (claim.last_heartbeat, "last heartbeat of its holder"),
         (job.finished_at, "last run ended"),
         (job.debounced_since, "first of the calls that were debounced"),
-        (job.updated_at, "last change"),
-        (job.next_run_at, "due"),
-        (None if job.again is None else job.again.next_run_at, "due once more after this run"),
+        # Its document has no other moment of the cancellation.
+        (job.updated_at, "cancelled" if job.status is JobStatus.CANCELLED else "last change"),
+        (job.next_run_at if was_due else None, "due"),
+        (None if job.again is None or has_ended else job.again.next_run_at, "due once more after this run"),
     ]
     known = [(at, what) for at, what in found if at is not None]
     yield from sorted(known, key=lambda one: one[0])

@@ -107,9 +107,22 @@ def _cancel_requested(values: Values, job: Job) -> str:
     return f"Its cancellation was requested {ago} ago. A plain handler must call `job.check_cancelled()` to notice."
 
 
-def _again(has: str) -> Callable[[Values, Job], str]:
+def _failed(values: Values, job: Job) -> str:
+    return f"It has failed: {_retry(values, job)}."
+
+
+def _cancelled(values: Values, job: Job) -> str:
+    start_by = values["start_by"]
+    if start_by is None:
+        return f"It was cancelled: {_retry(values, job)}."
+    late = f"No run began by {moment(start_by)} (start_by), so it was cancelled"
+    return f"{late}: {_retry(values, job)}, without that limit."
+
+
+def _retry(values: Values, job: Job) -> str:
     # A rescue or an operator may have ended it without a try.
-    return lambda _, job: f"It {has}: `trio-monque retry {job.id}` lets it run again, with all its attempts."
+    again = "run now, and then by its schedule" if values["is_recurring"] else "run again"
+    return f"`trio-monque retry {job.id}` lets it {again}, with all its attempts"
 
 
 _ABOUT_NAME: Final[Mapping[str, Callable[[Values], str]]] = {
@@ -137,6 +150,6 @@ _SENTENCES: Final[Mapping[str, Callable[[Values, Job], str]]] = {
     "no_rescuer": lambda *_: "No other live instance is there to do that: start a worker (`trio-monque run`).",
     "cancel_requested": _cancel_requested,
     "completed": lambda *_: "It has completed.",
-    "failed": _again("has failed"),
-    "cancelled": _again("was cancelled"),
+    "failed": _failed,
+    "cancelled": _cancelled,
 }

@@ -130,21 +130,23 @@ def facts_of_job(job: Job, filters: Collection[str], now: datetime, cancelled: R
 
 def _moments(job: Job, now: datetime) -> Iterator[Fact]:
     begin = (job.claim or NO_CLAIM).since if job.status is JobStatus.PROCESSING else None
-    if isinstance(job.follow_up, FollowUpParked):
+    has_ended = job.status not in (JobStatus.PENDING, JobStatus.PROCESSING)
+    if has_ended:
+        if job.next_run_at <= job.updated_at:  # Otherwise it ended before, and is due no more.
+            yield Fact("Was due", at=job.next_run_at)
+    elif isinstance(job.follow_up, FollowUpParked):
         yield Fact("Due", at=job.follow_up.due, note="once it is released by the job that it follows")
     elif begin is not None:
         waited = (begin - job.next_run_at) / _SECOND
         yield Fact("Due", at=job.next_run_at, note=f"started {length(waited)} later" if waited >= 0 else "")
-    elif job.status is JobStatus.PENDING:
-        yield Fact("Due", at=job.next_run_at, note=ago(job.next_run_at, now))
     else:
-        yield Fact("Was due", at=job.next_run_at)
+        yield Fact("Due", at=job.next_run_at, note=ago(job.next_run_at, now) if job.status is JobStatus.PENDING else "")
     yield Fact("Enqueued", at=job.created_at, note=ago(job.created_at, now))
     yield Fact("Changed", at=job.updated_at, note=ago(job.updated_at, now))
     if job.debounced_since is not None:
         yield Fact("Debounced", at=job.debounced_since, note="the first of the calls that became this job")
     if job.limits.start_by is not None:
-        yield Fact("Start by", at=job.limits.start_by, note="or it is cancelled")
+        yield Fact("Start by", at=job.limits.start_by, note="" if has_ended else "or it is cancelled")
     if job.unique_key is not None:
         yield Fact("Key", job.unique_key, is_code=True)
 

@@ -11,9 +11,10 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from ...jobs.claim_stamps_and_fences import is_ours
+from ...jobs.claimable import was_unstarted
 from ...jobs.job import Job, JobStatus, deaths_of
 from ...jobs.job_parts import NO_CLAIM
-from ..words.lengths import counted
+from ..words.lengths import counted, moment
 from .job_values import NO_TEXT, ShownError, ShownText
 
 _SECOND: Final = timedelta(seconds=1)
@@ -56,7 +57,8 @@ def timeline(job: Job, errors: Sequence[ShownError], reason: ShownText, now: dat
         found.append(TimelineEntry(None, "bad", f"{counted(left_out, 'earlier failure')}: in the JSON of the job"))
     found += [_failed(one, is_open=one is errors[-1] and job.status is not JobStatus.COMPLETED) for one in errors]
     found += _last_run(job, errors)
-    if not errors and reason.text is not None and job.status is not JobStatus.FAILED:
+    # No attempt was made of a job that was not started in time.
+    if not errors and reason.text is not None and job.status is not JobStatus.FAILED and not was_unstarted(job):
         found.append(TimelineEntry(None, "bad full", "The last attempt failed", reason=reason))
     if deaths := deaths_of(job):
         found.append(_lost(deaths))
@@ -114,7 +116,9 @@ def _now(job: Job, errors: Sequence[ShownError], reason: ShownText, now: datetim
             at = job.finished_at or job.updated_at
             yield TimelineEntry(at, "bad full", "Failed for good", note=times, reason=shown, is_open=True)
         case JobStatus.CANCELLED:
-            yield TimelineEntry(job.updated_at, "off full", "Cancelled", ran=_ran(job))
+            start_by = job.limits.start_by if was_unstarted(job) else None
+            note = "" if start_by is None else f"no run began by {moment(start_by)} (start_by)"
+            yield TimelineEntry(job.updated_at, "off full", "Cancelled", note=note, ran=_ran(job))
 
 
 def _running(job: Job, now: datetime) -> Iterator[TimelineEntry]:

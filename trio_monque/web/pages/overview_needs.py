@@ -53,4 +53,5 @@ _WHERE: Final[Mapping[str, Callable[[Mapping[str, Any]], tuple[str, Sequence[str
     "late": _jobs("due", "See its due jobs"),
     "schedule_failed": lambda values: ("See the schedule", ("jobs", values["job"]), {}),
     "paused": _jobs("due", "See its due jobs"),
+    "silent_without_jobs": lambda _values: ("See instances", ("instances",), {}),
 }

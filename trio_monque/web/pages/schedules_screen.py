@@ -53,7 +53,7 @@ class ScheduleRow:
         state: As people call it: "later", "due", "running", or how the schedule has ended.
         meaning: Of its expression.
         marks: What is unusual: each with the class of its chip.
-        ended_at: When its last run ended, or the schedule; None if unknown.
+        ended_at: When its last run ended; None if it never ran, or if that is unknown.
         ran: Seconds of its last run; None if unknown.
         why: Its last error, as it may be shown; None for none.
         there: When it is due next, as the clock of its zone shows it; None if its zone is unknown.
@@ -127,8 +127,8 @@ def marks_of(job: Job, name: NameOverview, now: datetime) -> Sequence[tuple[str,
     """Return what is unusual about a schedule, as words with the class of their chip."""
     if job.status is JobStatus.FAILED:
         return [("failed for good", "bad")]
-    if job.status not in (JobStatus.PENDING, JobStatus.PROCESSING):
-        return [("ended", "")]
+    if job.status in (JobStatus.CANCELLED, JobStatus.COMPLETED):
+        return [(job.status.value, "")]
     marks = []
     if name.is_paused:
         marks.append(("paused", ""))
@@ -144,9 +144,11 @@ def marks_of(job: Job, name: NameOverview, now: datetime) -> Sequence[tuple[str,
 
 
 def ended_at(job: Job) -> datetime | None:
-    """Return when the last run of a schedule ended, or the schedule itself; None if that is unknown."""
-    is_live = job.status in (JobStatus.PENDING, JobStatus.PROCESSING)
-    return job.finished_at if is_live else job.updated_at
+    """Return when the last run of a schedule ended; None if it never ran, or if that is unknown."""
+    # Other libraries do not write the end of a run, so it is that of a schedule which a run has ended. A cancelled one
+    # may never have run, and one that the server refuses to claim has failed without a run.
+    by_a_run = job.status is JobStatus.COMPLETED or (job.status is JobStatus.FAILED and job.fail_count > 0)
+    return job.finished_at or (job.updated_at if by_a_run else None)
 
 
 def seconds_of_last_run(job: Job) -> float | None:

@@ -58,6 +58,7 @@ async def search_facts(call: PageCall) -> View:
             "names": [(name, overview.names[name]) for name in alike],
             "has_more": found.has_next_page or found.is_capped,
             "is_capped": len(names) > MOST_NAMES_ASKED or overview.is_capped,
+            "filters_data": any(one.startswith("data.") for one in call.dashboard.surface.filters),
         },
     )
 

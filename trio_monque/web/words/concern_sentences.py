@@ -44,6 +44,11 @@ def _silent(values: Values) -> str:
     )
 
 
+def _silent_without_jobs(values: Values) -> str:
+    number = values["instances"]
+    return f"{counted(number, 'instance')} {'is' if number == 1 else 'are'} silent, and held no jobs."
+
+
 def _schedule_failed(values: Values) -> str:
     key = "" if values["key"] is None else f" {values['key']}"
     return f"The schedule{key} of {values['name']} failed for good at the run of {moment(values['at'])}."
@@ -60,4 +65,5 @@ _SENTENCES: Final[Mapping[str, Callable[[Values], str]]] = {
     "paused": lambda values: (
         f"{values['name']} is paused{since_and_by(values['since'], values['by'])}, with {_due_jobs(values)}."
     ),
+    "silent_without_jobs": _silent_without_jobs,
 }

@@ -70,6 +70,18 @@ def _holder(values: Values) -> str:
     return f"{values['holder'] or values['by']}{since}{library}"
 
 
+def _cancelled(values: Values) -> str:
+    start_by = values["start_by"]
+    if start_by is None:
+        return f"It was cancelled. {_retry(values)}."
+    return f"No run began by {moment(start_by)} (start_by), so it was cancelled. {_retry(values)}, without that limit."
+
+
+def _retry(values: Values) -> str:
+    again = "run now, and then by its schedule" if values["is_recurring"] else "run again"
+    return f"A retry lets it {again}, with all its attempts"
+
+
 _SENTENCES: Final[Mapping[str, Callable[[Values], str]]] = {
     "has_owner": lambda values: (
         f"It is pending and still has an owner, {values['by']}, so no scheduler claims it: another program wrote that. "
@@ -94,6 +106,6 @@ _SENTENCES: Final[Mapping[str, Callable[[Values], str]]] = {
     "no_rescuer": lambda _: "No other live instance is there to rescue it.",
     "cancel_requested": lambda values: f"Its cancellation was requested {length(values['seconds'])} ago.",
     "completed": lambda _: "It has completed.",
-    "failed": lambda _: "It has failed for good. A retry lets it run again, with all its attempts.",
-    "cancelled": lambda _: "It was cancelled. A retry lets it run again, with all its attempts.",
+    "failed": lambda values: f"It has failed for good. {_retry(values)}.",
+    "cancelled": _cancelled,
 }

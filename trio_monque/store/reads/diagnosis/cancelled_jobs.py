@@ -12,7 +12,7 @@ from bson import ObjectId
 from pymongo import ASCENDING
 
 from ....jobs.job import JobStatus
-from ....jobs.transitions import NOT_STARTED
+from ....jobs.claimable import NOT_STARTED
 from ...codec import LENIENT
 from ...driver.commands import command
 from ...fields import FIELD
