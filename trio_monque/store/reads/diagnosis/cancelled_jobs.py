@@ -11,8 +11,8 @@ from typing import Any
 from bson import ObjectId
 from pymongo import ASCENDING
 
-from ....jobs.job import JobStatus
 from ....jobs.claimable import NOT_STARTED
+from ....jobs.job import JobStatus
 from ...codec import LENIENT
 from ...driver.commands import command
 from ...fields import FIELD
