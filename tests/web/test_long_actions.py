@@ -10,7 +10,7 @@ from typing import Any, Final
 import anyio
 import httpx
 import pytest
-from pymongo.errors import ServerSelectionTimeoutError
+from pymongo.errors import OperationFailure, PyMongoError, ServerSelectionTimeoutError
 from starlette.types import ASGIApp, Message
 
 from tests.support.store import handle, insert
@@ -260,8 +260,16 @@ def _kept(board: Hub, boards: list[Hub]) -> BackgroundActions:
     return BackgroundActions(board)
 
 
+@pytest.mark.parametrize(
+    ("error", "shown"),
+    [
+        (ServerSelectionTimeoutError("s3cret host"), long_actions.SILENT),
+        (OperationFailure("not authorized on s3cret", 13), "Internal server error"),
+    ],
+    ids=["silent", "refused"],
+)
 def test_action_that_fails_says_what_was_done(
-    monque: Monque, jobs: Collection, monkeypatch: pytest.MonkeyPatch
+    monque: Monque, jobs: Collection, monkeypatch: pytest.MonkeyPatch, error: PyMongoError, shown: str
 ) -> None:
     boards: list[Hub] = []
     monkeypatch.setattr("trio_monque.web.application.BackgroundActions", lambda board: _kept(board, boards))
@@ -277,14 +285,14 @@ def test_action_that_fails_says_what_was_done(
                 viewer.take()
                 peer.may_be_answered.set()
                 await viewer.wait()
-                with fail_next(monque, ServerSelectionTimeoutError("s3cret host"), times=None):
+                with fail_next(monque, error, times=None):
                     viewer.take()
                     while (found := (await asked(app, "GET", f"/actions/{peer.body['action']}"))[1])[
                         "state"
                     ] == "running":
                         await viewer.wait()
                         viewer.take()
-        assert (found["state"], found["error"]) == ("failed", long_actions.SILENT)
+        assert (found["state"], found["error"]) == ("failed", shown)
         assert 2 <= found["done"] < NUMBER
         left.append(NUMBER - found["done"])
 
