@@ -14,8 +14,9 @@ import trio
 from tests.bridge.support import AppRunner, Engine, move_clock, open_engine, until
 from tests.support.internals import canary_of, thread_of, without_wake_ups
 from tests.support.waiting import wait_until
-from trio_monque.bridge.app_loop_watch import BLOCKED_AFTER, LOOK_INTERVAL, PAUSED_AFTER, AppLoopWatch
+from trio_monque.bridge.app_loop_watch import LOOK_INTERVAL, PAUSED_AFTER, AppLoopWatch
 from trio_monque.bridge.mailbox import Mailbox
+from trio_monque.engine.loop_blocks import BLOCKED_AFTER
 
 LOOKS_UNTIL_BLOCKED: Final = 1 + round(BLOCKED_AFTER / LOOK_INTERVAL)
 """At the first look, the watch asks."""
@@ -35,9 +36,9 @@ def test_handler_that_blocks_the_loop_is_named_with_its_stack(app: AppRunner, ca
     async def rude(engine: Engine) -> list[tuple[float, bool, int]]:
         seen = list[tuple[float, bool, int]]()
         look_often(engine, 1)  # The watch asks.
-        while not engine.app_loop.blocked:
+        while not engine.app_loop.blocks.count:
             look_often(engine, 1)
-            seen.append((engine.app_loop.lag, engine.app_loop.is_answering, engine.app_loop.blocked))
+            seen.append((engine.app_loop.lag, engine.app_loop.is_answering, engine.app_loop.blocks.count))
         return seen
 
     async def main() -> None:
@@ -48,7 +49,7 @@ def test_handler_that_blocks_the_loop_is_named_with_its_stack(app: AppRunner, ca
             assert seen == [(0.25, True, 0), (PAUSED_AFTER, False, 0), (0.75, False, 0), (BLOCKED_AFTER, False, 1)]
             await until(lambda: recovered)
             assert recovered == [True]
-            assert (engine.app_loop.blocked, engine.app_loop.lag) == (1, BLOCKED_AFTER)
+            assert (engine.app_loop.blocks.count, engine.app_loop.lag) == (1, BLOCKED_AFTER)
             look_often(engine, 1)
             await engine.in_runtime(trio.lowlevel.checkpoint)  # By then the loop has answered.
             look_often(engine, 1)
@@ -60,7 +61,7 @@ def test_handler_that_blocks_the_loop_is_named_with_its_stack(app: AppRunner, ca
     assert (error.levelno, warning.levelno) == (logging.ERROR, logging.WARNING)
     assert "by the handler of job 7." in error.getMessage()
     assert "in rude" in error.getMessage()
-    assert "goes on: it was blocked for 1.0 s" in warning.getMessage()
+    assert "the event loop of the application was blocked for 1.0 s" in warning.getMessage()
 
 
 @MOVED_BY_HAND
@@ -68,7 +69,7 @@ def test_block_by_something_else_names_no_handler(app: AppRunner, caplog: pytest
     async def main() -> None:
         async with open_engine() as engine:
             look_often(engine, LOOKS_UNTIL_BLOCKED)
-            assert engine.app_loop.blocked == 1
+            assert engine.app_loop.blocks.count == 1
 
     app.run(main)
     assert "by something outside of the handlers." in caplog.text
@@ -89,7 +90,7 @@ def test_runtime_goes_on_while_the_loop_is_blocked(app: AppRunner) -> None:
 
             engine.runtime.post(lambda: engine.nursery.start_soon(renew))
             look_often(engine, LOOKS_UNTIL_BLOCKED)
-            assert engine.app_loop.blocked == 1
+            assert engine.app_loop.blocks.count == 1
             assert renewed_at == [LOOK_INTERVAL * number for number in range(1, LOOKS_UNTIL_BLOCKED + 1)]
 
     app.run(main)
@@ -131,7 +132,7 @@ def test_stall_of_the_runtime_itself_is_not_taken_for_one_of_the_application(
             for _ in range(5):
                 move_clock(engine.runtime, 2 * BLOCKED_AFTER)
                 assert engine.app_loop.is_answering
-            assert engine.app_loop.blocked == 0
+            assert engine.app_loop.blocks.count == 0
 
     app.run(main)
     assert [record for record in caplog.records if record.name.startswith("trio_monque")] == []

@@ -18,9 +18,10 @@ from tests.support.internals import canary_of, run_has_ended, thread_of
 from tests.support.waiting import wait_until
 from trio_monque.bridge import app_loop as app_loop_module
 from trio_monque.bridge.app_loop import AppLoop
-from trio_monque.bridge.app_loop_watch import BLOCKED_AFTER, LOOK_INTERVAL
+from trio_monque.bridge.app_loop_watch import LOOK_INTERVAL
 from trio_monque.bridge.lifetime import open_in_runtime
 from trio_monque.bridge.runtime import Runtime
+from trio_monque.engine.loop_blocks import BLOCKED_AFTER
 from trio_monque.errors import MonqueError
 
 LOOKS_UNTIL_BLOCKED = 1 + round(BLOCKED_AFTER / LOOK_INTERVAL)
@@ -119,7 +120,7 @@ def test_closed_loop_does_not_count_as_blocked(app: AppRunner, caplog: pytest.Lo
     program.close()
     for _ in range(2 * LOOKS_UNTIL_BLOCKED):
         move_clock(program.engine.runtime, LOOK_INTERVAL)
-    blocked = program.engine.app_loop.blocked
+    blocked = program.engine.app_loop.blocks.count
     may_end.set()
     program.wait_for_thread()
     assert blocked == 0

@@ -179,7 +179,7 @@ async def test_block_that_holds_up_the_loop_is_a_reason_for_a_thread_that_asks(t
 @pytest.mark.full
 async def test_block_that_holds_up_the_loop_is_named_in_the_log(things: Collection) -> None:
     fill(things, 1)
-    with hearing("the event loop is blocked") as blocked, hearing("the event loop goes on") as going_on:
+    with hearing("the event loop is blocked") as blocked, hearing("the event loop was blocked") as going_on:
 
         async def child() -> None:
             block_the_loop_until(blocked)

@@ -25,7 +25,9 @@ from trio_monque import Monque, clock
 from trio_monque.cli.doctor.doctor_command import examination
 from trio_monque.cli.program import run_program
 from trio_monque.diagnosis.facts import ServerFacts
+from trio_monque.diagnosis.judging_jobs import BLOCKED_LATELY
 from trio_monque.embedded import EmbeddedServer
+from trio_monque.jobs import LastBlock
 from trio_monque.store.driver.types import Database
 from trio_monque.store.jobs import indexes
 from trio_monque.store.jobs.change_stream import open_watch
@@ -157,6 +159,29 @@ def test_plain_handlers_beyond_their_time_limit(doctor: Doctor, db: Database) ->
     (sentence,) = doctor.looks("hang").sentences("overdue-threads")
     assert "of the name 'hang' that go on although their runs were cancelled" in sentence
     assert ": 5, most of them in w2." in sentence
+
+
+def test_handlers_that_blocked_the_event_loop_lately(doctor: Doctor, db: Database) -> None:
+    def block(name: str | None, ago: float) -> LastBlock:
+        return LastBlock(name, now() - timedelta(seconds=ago), 3.25)
+
+    enter(db, "w1", "mail", loop_blocked=7, last_block=block("report", 60))
+    enter(db, "w2", "mail", loop_blocked=1, last_block=block(None, 60))
+    enter(db, "w3", "mail", loop_blocked=9, last_block=block("report", BLOCKED_LATELY + 60))
+    enter(db, "w4", "mail", loop_blocked=9, last_block=block("report", 200), heartbeat_ago=100)  # It is dead.
+    found = doctor.looks()
+    assert [re.sub(r"6\d s ago", "60 s ago", one) for one in found.sentences("blocked-loop")] == [
+        f"{culprit} for 3.2 s, 60 s ago. "
+        f"Times that its loop was blocked for longer than a second since its start: {times}."
+        for culprit, times in [
+            ("A handler of the name 'report' blocked the event loop of w1", 7),
+            ("Something outside of the handlers blocked the event loop of w2", 1),
+        ]
+    ]
+    assert [one["fields"]["instance"] for one in doctor.looks("report").findings if one["kind"] == "blocked-loop"] == [
+        "w1"
+    ]
+    assert doctor.looks("mail").sentences("blocked-loop") == []
 
 
 def test_poison_and_failing_jobs(doctor: Doctor, db: Database) -> None:

@@ -215,6 +215,22 @@ PROCESSING: Final = {
         (RUNS,),
         "It runs since 2026-01-01 11:59:00Z on w1 (process 4711 on web-1); the last sign of life came 4.0s ago.",
     ),
+    "with the time limit of its worker": (
+        claimed(4),
+        (an_instance(time_limits={"mail": 90.0, "report": 7.0}),),
+        """
+        It runs since 2026-01-01 11:59:00Z on w1 (process 4711 on web-1), for 1m 30s at most; the last sign of life came
+        4.0s ago.
+        """,
+    ),
+    "with a time limit of its own": (
+        claimed(4, timeout=30.0),
+        (an_instance(time_limits={"mail": 90.0}),),
+        """
+        It runs since 2026-01-01 11:59:00Z on w1 (process 4711 on web-1), for 30s at most; the last sign of life came
+        4.0s ago.
+        """,
+    ),
     "of Node": (
         claimed(4, is_ours=False),
         (),

@@ -531,7 +531,7 @@ async def test_event_loop_that_is_blocked_is_seen_from_another_thread_and_over_w
         thread.join()  # This is what blocks the event loop.
 
     engine = engine_of(Shelf())
-    with hearing("the event loop is blocked") as blocked, hearing("the event loop goes on") as going_on:
+    with hearing("the event loop is blocked") as blocked, hearing("the event loop was blocked") as going_on:
         async with running(engine):
             while engine.watchdog.lag is None or answered_at(engine.watchdog) == 0.0:
                 await trio.sleep(0.01)

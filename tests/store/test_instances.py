@@ -15,7 +15,7 @@ from pymongo import MongoClient
 from tests.support.interception import Recorder
 from tests.support.store import PAST, claim, handle, insert, stamp
 from trio_monque.embedded import EmbeddedServer
-from trio_monque.jobs.instance import LIVE_FOR_BEATS, Instance, is_alive
+from trio_monque.jobs.instance import LIVE_FOR_BEATS, Instance, LastBlock, is_alive
 from trio_monque.jobs.name_pause import NamePause
 from trio_monque.store.driver.types import Database
 from trio_monque.store.job_collection import JobCollection
@@ -33,11 +33,16 @@ ENTRY = Instance(
     held=3,
     held_by_name={"send.$mail": 2, "greet": 1},
     overdue_by_name={"send.$mail": 1},
+    time_limits={"send.$mail": 0.5},
+    loop_blocked=3,
+    last_block=LastBlock("greet", PAST, 1.25),
     version="1",
 )
 LATER = replace(
     ENTRY, last_heartbeat=PAST + timedelta(seconds=1), draining=True, held=0, held_by_name={}, overdue_by_name={}
 )
+LATER_FIELDS = ("overdueByName", "timeLimits", "loopBlocked", "lastBlock")
+"""Those that the first release did not write."""
 OTHER = replace(ENTRY, incarnation="second")
 
 
@@ -61,8 +66,9 @@ def test_entry_is_read_as_it_was_written_and_as_its_beats_changed_it(beside: Job
 def test_entry_of_an_older_release_is_read(beside: JobCollection) -> None:
     instances.insert(beside, ENTRY)
     entries = beside.collection.database[instances.name_of_collection(beside.collection.name)]
-    entries.update_one({"_id": "us"}, {"$unset": {"overdueByName": ""}})
-    assert instances.read(beside, "us") == replace(ENTRY, overdue_by_name={})
+    entries.update_one({"_id": "us"}, {"$unset": dict.fromkeys(LATER_FIELDS, "")})
+    older = replace(ENTRY, overdue_by_name={}, time_limits={}, loop_blocked=0, last_block=None)
+    assert instances.read(beside, "us") == older
 
 
 def test_exactly_one_of_many_simultaneous_entries_under_one_id_succeeds(beside: JobCollection) -> None:

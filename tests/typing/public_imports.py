@@ -141,6 +141,7 @@ from trio_monque.jobs import (
     JobLimits,
     JobList,
     JobSort,
+    LastBlock,
     Minute,
     NamePause,
     NurseryScope,

@@ -20,6 +20,7 @@ from weakref import WeakKeyDictionary
 
 import trio
 
+from ..engine.loop_blocks import LoopBlocks
 from ..error_types import MonqueError
 from ..grace import grace_owner_of_task
 from ..loops import AsyncioLoop, Loop
@@ -47,7 +48,7 @@ class AppLoop:
         is_gone: The loop is closed, or never runs again: a function that was called there does not go on.
         is_answering: The loop has answered the watch within half a second. If not, nothing new should be started there.
         lag: Seconds that the loop took for its last answer, or has not answered yet; as of the last look.
-        blocked: How many times the loop did not answer for a second.
+        blocks: When the loop did not answer for a second.
     """
 
     def __init__(self, answer_to_runtime: Callable[[Function], None], cut: Callable[[], None]) -> None:
@@ -57,7 +58,7 @@ class AppLoop:
         self.is_gone = False
         self.is_answering = True
         self.lag = 0.0
-        self.blocked = 0
+        self.blocks = LoopBlocks()
         self.answer_to_runtime = answer_to_runtime
         self.cut = cut
         self.context = copy_context()

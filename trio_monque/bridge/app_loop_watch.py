@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import sys
 import threading
-import traceback
 from collections.abc import Callable
 from typing import Final, NoReturn
 
 import trio
 
-from ..log import OwnLines, logger_of
+from ..engine.loop_blocks import BLOCKED_AFTER, formatted, outwards
+from ..engine.run import BlockName, Run
+from ..log import logger_of
 from .app_loop import AppLoop
 
 logger = logger_of("bridge")
@@ -22,8 +23,6 @@ logger = logger_of("bridge")
 LOOK_INTERVAL: Final = 0.25
 PAUSED_AFTER: Final = 0.5
 """Seconds without an answer after which nothing more should be started in the loop."""
-BLOCKED_AFTER: Final = 1.0
-"""Seconds without an answer after which the loop counts as blocked, and its stack is logged."""
 
 
 class AppLoopWatch:
@@ -90,7 +89,8 @@ class AppLoopWatch:
         app_loop.lag = max(0.0, self._answered_at - self._asked_at)
         logged_at, self._logged_at = self._logged_at, 0.0
         if logged_at > 0.0:
-            logger.warning("the event loop of the application goes on: it was blocked for %.1f s", app_loop.lag)
+            app_loop.blocks.goes_on(None, app_loop.lag)
+            logger.warning("the event loop of the application was blocked for %.1f s", app_loop.lag)
         if not app_loop.is_answering:
             app_loop.recovered()
 
@@ -103,13 +103,14 @@ class AppLoopWatch:
         logged_lag = self._logged_at - self._asked_at if self._logged_at > 0.0 else 0.0
         if lag < 2 * logged_lag:
             return  # It is logged after one second, two, four and so on.
-        if self._logged_at == 0.0:
-            self._app_loop.blocked += 1
+        is_new = self._logged_at == 0.0
         self._logged_at = self._now()
-        self._log(lag)
-
-    def _log(self, lag: float) -> None:
         label = self._app_loop.label_of_current()
+        blocks = self._app_loop.blocks
+        (blocks.begun if is_new else blocks.goes_on)(label.group if isinstance(label, Run | BlockName) else None, lag)
+        self._log(lag, label)
+
+    def _log(self, lag: float, label: object | None) -> None:
         # Documented for debuggers; this is one.
         frame = sys._current_frames().get(self._app_loop.thread_id)  # noqa: SLF001
         logger.error(
@@ -117,5 +118,5 @@ class AppLoopWatch:
             "more is claimed for it:\n%s",
             lag,
             "something outside of the handlers" if label is None else label,
-            OwnLines("" if frame is None else "".join(traceback.format_stack(frame))),
+            formatted(tuple(outwards(frame))),
         )

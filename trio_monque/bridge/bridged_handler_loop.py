@@ -21,6 +21,7 @@ from typing import Any, Final, TypeVar
 import trio
 
 from ..engine.handler_tasks import TRIO_TASKS
+from ..engine.loop_blocks import LoopBlocks
 from ..engine.run import BlockName, Run
 from ..engine.run_end import CancelReason, NotBegun
 from ..engine.runner import LATE
@@ -62,8 +63,8 @@ class BridgedHandlerLoop:
         return self._app_loop.lag
 
     @property
-    def blocked(self) -> int:
-        return self._app_loop.blocked
+    def blocks(self) -> LoopBlocks:
+        return self._app_loop.blocks
 
     def complaints(self) -> Sequence[str]:
         app_loop = self._app_loop
@@ -128,7 +129,7 @@ class BridgedHandlerLoop:
     def extended(self, run: Run[Any]) -> AbstractContextManager[CleanupScope]:
         if self._loop.is_current:
             return run.extended()
-        return mirrored_scope(self._runtime, run.extended, label=BlockName(run.claim))
+        return mirrored_scope(self._runtime, run.extended, label=BlockName(run.claim, run.group))
 
     def cancel_reason(self, run: Run[Any]) -> CancelReason | None:
         # The end of `asyncio.run` cancels the handler itself, before the cut reaches its run.

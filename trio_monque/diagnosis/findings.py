@@ -80,6 +80,7 @@ SEVERITIES: Final[Mapping[str, Severity]] = {
     "no-instance": Severity.WARNING,
     "dead-instance": Severity.WARNING,
     "overdue-threads": Severity.WARNING,
+    "blocked-loop": Severity.WARNING,
     "stuck-jobs": Severity.PROBLEM,
     "no-holder": Severity.PROBLEM,
     "stuck-node-jobs": Severity.WARNING,

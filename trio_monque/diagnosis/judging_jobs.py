@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from ..jobs.failure_groups import error_kind, group_by
 from ..jobs.instance import Instance, similar_name
@@ -34,6 +34,7 @@ def judge_jobs(facts: JobFacts) -> Iterator[Finding]:
             ago = facts.ago(instance.last_heartbeat)
             yield found("dead-instance", instance=instance.id, pid=instance.pid, host=instance.host, ago=ago)
     yield from _judge_overdue(facts, live)
+    yield from _judge_loops(facts, live)
     for holder in facts.holders:
         yield from _judge_holder(holder, facts, is_alone=is_alone)
     for backlog in facts.backlogs:
@@ -55,6 +56,19 @@ def _judge_overdue(facts: JobFacts, live: Sequence[Instance]) -> Iterator[Findin
         most = max(live, key=lambda one: one.overdue_by_name.get(name, 0))
         count = Count(sum(one.overdue_by_name.get(name, 0) for one in live))
         yield found("overdue-threads", name=name, count=count, instance=most.id)
+
+
+BLOCKED_LATELY: Final = 900.0
+"""Seconds since an event loop was blocked last, up to which that is a finding. What blocks it usually does so again."""
+
+
+def _judge_loops(facts: JobFacts, live: Sequence[Instance]) -> Iterator[Finding]:
+    for one in live:
+        last = one.last_block
+        if last is None or facts.ago(last.at) > BLOCKED_LATELY or facts.name not in (None, last.name):
+            continue
+        times = {"times": one.loop_blocked, "seconds": last.seconds, "ago": facts.ago(last.at)}
+        yield found("blocked-loop", instance=one.id, handler=last.name, **times)
 
 
 def _judge_schedules(facts: JobFacts) -> Iterator[Finding]:

@@ -147,7 +147,10 @@ def _how_it_runs(job: Job, about: Circumstances) -> Iterator[Reason]:
         "is_ours": is_ours(job),
     }
     if silence is not None and not is_silent(job, about.now):
-        yield Reason("runs", {**claimed, "silent": max(silence, 0.0)})
+        limit = job.limits.timeout
+        if limit is None and holder is not None:
+            limit = holder.time_limits.get(job.name)
+        yield Reason("runs", {**claimed, "silent": max(silence, 0.0), "time_limit": limit})
     else:
         # Other libraries have other rules: see `lock_timeout`.
         yield Reason("is_silent", {**claimed, "silent": silence, "lease": _lease_of(job)})

@@ -7,7 +7,7 @@ expect.
 
 from __future__ import annotations
 
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Any, Final, NoReturn
 
 import trio
@@ -74,13 +74,14 @@ def begin_at_handler(error: BaseException) -> BaseException:
 
 
 def _first_of_user(frames: TracebackType | None) -> TracebackType | None:
-    while frames is not None and _is_beneath(frames):
+    while frames is not None and is_beneath(frames.tb_frame):
         frames = frames.tb_next
     return frames
 
 
-def _is_beneath(frame: TracebackType) -> bool:
-    return str(frame.tb_frame.f_globals.get("__name__", "")).partition(".")[0] in _BENEATH
+def is_beneath(frame: FrameType) -> bool:
+    """Whether a frame is not one of the user's code, but stands between the event loop and a handler."""
+    return str(frame.f_globals.get("__name__", "")).partition(".")[0] in _BENEATH
 
 
 def raise_unwrapped(group: BaseExceptionGroup[Any], *, around_a_group: bool = False) -> NoReturn:

@@ -8,6 +8,8 @@ from typing import Final, Protocol
 
 import trio
 
+from .loop_blocks import LoopBlocks
+
 
 class HandlerTasks(Protocol):
     """Where handlers run, for the engine.
@@ -16,14 +18,14 @@ class HandlerTasks(Protocol):
         is_answering: Whether a handler that is called now would begin. While it is False, nothing is claimed.
         lag: Seconds that their loop, if it is another than the engine's, took to answer or has not answered yet;
             otherwise None.
-        blocked: How many times their loop, if it is another than the engine's, was blocked for longer than a second.
+        blocks: When their loop, if it is another than the engine's, was blocked for longer than a second.
     """
 
     @property
     def lag(self) -> float | None: ...
 
     @property
-    def blocked(self) -> int: ...
+    def blocks(self) -> LoopBlocks: ...
 
     @property
     def is_answering(self) -> bool: ...
@@ -42,7 +44,7 @@ class TrioTasks:
 
     is_answering = True
     lag = None
-    blocked = 0  # The watchdog of the engine counts.
+    blocks = LoopBlocks()  # None: the watchdog of the engine watches their loop.
 
     def frames_of(self, task: trio.lowlevel.Task) -> str:
         """Return the frames of the task, and those of the tasks in its nurseries."""

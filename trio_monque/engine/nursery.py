@@ -33,6 +33,7 @@ from .guard import Stop, cause_of, guard, guard_all
 from .handler_tasks import TRIO_TASKS, HandlerTasks
 from .heartbeat import Heartbeat
 from .lease import LeaseTerms
+from .loop_blocks import LoopBlock, latest
 from .observer import LoopObserver, Observer
 from .orphaned_claims import OrphanReleaser
 from .pauses import Pauses
@@ -144,7 +145,12 @@ class Engine(Generic[ClaimT, SettlementT, BatchT, SeenT, RescuedT]):
     @property
     def loop_blocked(self) -> int:
         """How many times an event loop was blocked for longer than a second: this one, or that of the handlers."""
-        return self.watchdog.blocked + self.handlers.blocked
+        return self.watchdog.blocks.count + self.handlers.blocks.count
+
+    @property
+    def last_block(self) -> LoopBlock | None:
+        """The last of these times; None if there was none."""
+        return latest(self.watchdog.blocks, self.handlers.blocks)
 
     @property
     def overdue_threads(self) -> int:

@@ -67,9 +67,15 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class BlockName:
-    """A block, as log lines name it."""
+    """A block, as log lines name it.
+
+    Attributes:
+        claim: That of its run.
+        group: That of its run.
+    """
 
     claim: object
+    group: str
 
     def __str__(self) -> str:
         return f"the block of {self.claim}"

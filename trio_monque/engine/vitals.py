@@ -14,10 +14,11 @@ import trio
 
 from ..safe_text import text_of
 from .guard import Stop
+from .loop_blocks import BLOCKED_AFTER
 from .progress import NEVER, LoopFault, Progress
 from .run import Run
 from .runner import Runner
-from .watchdog import BLOCKED_AFTER, Watchdog
+from .watchdog import Watchdog
 
 MOST_CRASHES: Final = 3
 """In one list of reasons."""

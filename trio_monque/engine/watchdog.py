@@ -9,8 +9,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
-import traceback
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import Any, Final
 
@@ -21,13 +20,12 @@ from ..error_types import is_shortage
 from ..log import OwnLines, logger_of
 from ..loop_time import loop_time
 from ..loops import TrioLoop
+from .loop_blocks import BLOCKED_AFTER, LoopBlocks, formatted, outwards
 from .run import BlockName, Run
 
 logger = logger_of("engine")
 
 LOOK_INTERVAL: Final = 0.25
-BLOCKED_AFTER: Final = 1.0
-"""Seconds without an answer after which the loop counts as blocked."""
 
 
 class Watchdog:
@@ -41,7 +39,7 @@ class Watchdog:
         resumed: Called on the event loop after a suspension.
 
     Attributes:
-        blocked: How many times the loop was blocked for longer than a second.
+        blocks: When the loop was blocked for longer than a second.
     """
 
     def __init__(
@@ -50,7 +48,7 @@ class Watchdog:
         is_leaving: Callable[[], bool],
         resumed: Callable[[], None] = lambda: None,
     ) -> None:
-        self.blocked = 0
+        self.blocks = LoopBlocks()
         self._resumed = resumed
         self._running = running
         self._is_leaving = is_leaving
@@ -117,11 +115,9 @@ class Watchdog:
             elif stood_still:
                 continue  # This thread stood still too: the answer may be on its way.
             elif now - asked_at >= BLOCKED_AFTER and self._is_worth_logging(now, asked_at, logged_at):
-                if logged_at == 0.0:
-                    self.blocked += 1
-                logged_at = now
+                is_new, logged_at = logged_at == 0.0, now
                 # Documented for debuggers; this is one.
-                self._log_block(sys._current_frames().get(ident), now - asked_at)  # noqa: SLF001
+                self._note_block(sys._current_frames().get(ident), now - asked_at, is_new=is_new)  # noqa: SLF001
 
     def _log_overdue_threads(self, now: float) -> None:
         """Log once each plain handler that goes on after its run was cancelled. Only it knows what it waits for."""
@@ -137,7 +133,7 @@ class Watchdog:
                 "the thread of %s goes on although its run was cancelled (%s), and holds its slot:\n%s",
                 run.claim,
                 run.reason,
-                _formatted([] if frame is None else list(_outwards(frame))),
+                formatted(tuple(outwards(frame))),
             )
         self._logged_threads = overdue
 
@@ -150,9 +146,10 @@ class Watchdog:
 
     def _log_answer(self, seconds: float, *, was_logged: bool) -> None:
         if was_logged:
-            logger.warning("the event loop goes on: it was blocked for %.1f s", seconds)
+            self.blocks.goes_on(None, seconds)
+            logger.warning("the event loop was blocked for %.1f s", seconds)
         elif seconds >= BLOCKED_AFTER:
-            self.blocked += 1
+            self.blocks.begun(None, seconds)
             logger.error(
                 "the event loop stood still for %.1f s, and no claim was renewed meanwhile: something held the whole "
                 "interpreter, or the process was frozen",
@@ -167,28 +164,16 @@ class Watchdog:
             return now - logged_at >= BLOCKED_AFTER
         return now - asked_at >= 2 * (logged_at - asked_at)
 
-    def _log_block(self, frame: FrameType | None, seconds: float) -> None:
-        stack = [] if frame is None else list(_outwards(frame))
+    def _note_block(self, frame: FrameType | None, seconds: float, *, is_new: bool) -> None:
+        stack = tuple(outwards(frame))
         culprit = _culprit_in(stack, self._running())
+        (self.blocks.begun if is_new else self.blocks.goes_on)(None if culprit is None else culprit.group, seconds)
         logger.error(
             "the event loop is blocked for %.1f s, and no claim is renewed meanwhile, by %s:\n%s",
             seconds,
             "something outside of the handlers" if culprit is None else culprit,
-            _formatted(stack),
+            formatted(stack),
         )
-
-
-def _formatted(stack: Sequence[FrameType]) -> OwnLines:
-    """The frames, which begin with the innermost one, as a traceback shows them."""
-    summary = traceback.StackSummary.extract((one, one.f_lineno) for one in stack[::-1])
-    return OwnLines("".join(traceback.format_list(summary)))
-
-
-def _outwards(frame: FrameType) -> Iterable[FrameType]:
-    current: FrameType | None = frame
-    while current is not None:
-        yield current
-        current = current.f_back
 
 
 def _culprit_in(stack: Sequence[FrameType], running: Sequence[Run[Any]]) -> Run[Any] | BlockName | None:
@@ -197,16 +182,16 @@ def _culprit_in(stack: Sequence[FrameType], running: Sequence[Run[Any]]) -> Run[
     A task that has entered a block may have other children, in nurseries around the block: they are not the block's.
     """
     tasks = {run.task: run for run in running}
-    blocks = [block for run in running for block in run.blocks]
+    blocks = [(block, run.group) for run in running for block in run.blocks]
     for frame in stack:
         task = frame.f_locals.get("task") if frame.f_code.co_name == "unrolled_run" else None
         nursery: trio.Nursery | None = None
         while isinstance(task, trio.lowlevel.Task):
             if task in tasks:
                 return tasks[task]
-            for block in blocks:
+            for block, group in blocks:
                 if block.task is task and block.includes(nursery):
-                    return BlockName(block.claim)
+                    return BlockName(block.claim, group)
             nursery = task.parent_nursery
             task = None if nursery is None else nursery.parent_task
     return None

@@ -4,7 +4,7 @@ from .bulk_changes import BulkFailure, BulkResult
 from .ended_job_errors import JobCancelledError, JobDeletedError, JobEndedError, JobFailedError
 from .enqueued import Enqueued
 from .failure_groups import ErrorGroup, ErrorGroups, FailureGroup
-from .instance import Instance
+from .instance import Instance, LastBlock
 from .job import Job, JobStatus
 from .job_parts import (
     ChildOf,
@@ -59,6 +59,7 @@ __all__ = [
     "JobSelector",
     "JobSort",
     "JobStatus",
+    "LastBlock",
     "Minute",
     "NamePause",
     "NewJob",

@@ -27,6 +27,21 @@ _ALIKE: Final = 0.7
 """How alike two names are, by difflib, if one may be the other misspelt."""
 
 
+@dataclass(frozen=True, slots=True)
+class LastBlock:
+    """The last time that something blocked an event loop of an instance for longer than a second.
+
+    Attributes:
+        name: The name of the job whose handler blocked it; None for anything else.
+        at: When that was seen last, UTC.
+        seconds: How long it had been blocked until then.
+    """
+
+    name: str | None
+    at: datetime
+    seconds: float
+
+
 @dataclass(frozen=True, kw_only=True)
 class Instance:
     """A scheduler instance, as it described itself with its last heartbeat.
@@ -46,6 +61,9 @@ class Instance:
         overdue_by_name: How many plain handlers of each name went on then although their runs were cancelled, for the
             twenty names with the most. Each holds a slot of its name.
         slots: How many jobs can run at once in it; None if an older release has written the entry.
+        time_limits: Seconds that a run may take, for the names in `held_by_name` whose workers set a `timeout`.
+        loop_blocked: How many times something blocked an event loop of it for longer than a second, since its start.
+        last_block: The last of these times; None if there was none.
         version: The version of this library that it runs.
         is_live: Its last heartbeat is at most two of its intervals old.
     """
@@ -63,6 +81,9 @@ class Instance:
     held_by_name: Mapping[str, int] = field(default_factory=dict)
     overdue_by_name: Mapping[str, int] = field(default_factory=dict)
     slots: int | None = None
+    time_limits: Mapping[str, float] = field(default_factory=dict)
+    loop_blocked: int = 0
+    last_block: LastBlock | None = None
     version: str = ""
     is_live: bool = True
 

@@ -27,6 +27,7 @@ from .changes import ChangesOfDatabase, ChangeSource
 from .context import SchedulerContext
 from .engine_wakeups import EngineWakeups
 from .events_and_report import JobReporter
+from .instance_state import state_of
 from .job_run import RunningJobs
 from .job_stream import JobStream, RecentIds
 from .minute_counts import MinuteCounts
@@ -180,11 +181,8 @@ def _presence(shared: SchedulerContext, engine: JobEngine, minutes: MinuteCounts
         shared.db_threads,
         shared.config,
         engine.stop,
-        names=lambda: shared.workers.names,
-        held=lambda: engine.unfinished,
-        slots=lambda: engine.slots.capacity,
-        overdue=lambda: engine.overdue,
-        minutes=None if minutes is None else MinuteWriter(shared.client, shared.db_threads, minutes, instance_id),
+        partial(state_of, engine, shared.workers),
+        None if minutes is None else MinuteWriter(shared.client, shared.db_threads, minutes, instance_id),
     )
 
 

@@ -10,7 +10,6 @@ import logging
 import os
 import secrets
 import socket
-from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from importlib import metadata
@@ -20,12 +19,12 @@ from ..client.client_context import ClientContext
 from ..client.local_wakeups import local_instance_ids
 from ..engine.lease import Beats
 from ..error_types import ClientClosedError, InstanceCollisionError, MonqueConnectionError
-from ..jobs.instance import MOST_NAMES, Instance, evidence_of, is_alive, is_of_a_stranger, most_held
-from ..jobs.job import Job
+from ..jobs.instance import Instance, evidence_of, is_alive, is_of_a_stranger
 from ..jobs.job_parts import NO_CLAIM
 from ..log import logger_of
 from ..options_and_defaults import SchedulerConfig
 from ..store.jobs import instances
+from .instance_state import InstanceState, with_state
 
 logger = logger_of("scheduler")
 
@@ -34,17 +33,10 @@ MOST_ROUNDS: Final = 10
 
 
 class InstanceEntry:
-    """The entry of this instance, from its start to its end. All methods block, except for `renewed`.
+    """The entry of this instance, from its start to its end. All methods block, except for `renewed`."""
 
-    Args:
-        slots: Returns how many jobs can run at once here; None if unknown.
-    """
-
-    def __init__(
-        self, context: ClientContext, config: SchedulerConfig, slots: Callable[[], int | None] = lambda: None
-    ) -> None:
+    def __init__(self, context: ClientContext, config: SchedulerConfig) -> None:
         self._context = context
-        self._slots = slots
         self._id = config.instance_id
         self._interval = config.heartbeat_interval
         self._beats = Beats()
@@ -57,7 +49,7 @@ class InstanceEntry:
         """Whether the entry was written, and this instance has not removed it."""
         return self._entry is not None
 
-    def enter(self, names: Sequence[str]) -> None:
+    def enter(self, state: InstanceState) -> None:
         """Write the entry.
 
         Raises:
@@ -70,13 +62,13 @@ class InstanceEntry:
             incarnation=self._incarnation,
             host=socket.gethostname(),
             pid=os.getpid(),
-            names=_listed(names),
+            names=(),
             started_at=now,
             last_heartbeat=now,
             heartbeat_interval=self._interval,
-            slots=self._slots(),
             version=_version(),
         )
+        entry = with_state(entry, state, now)
         # An instance may run jobs without an entry: an operator has deleted it, or it is Monque for Node.
         self._check_claims()
         for _ in range(MOST_ROUNDS):
@@ -162,26 +154,12 @@ class InstanceEntry:
         seen = instances.read(jobs, entry.id)
         return None if seen is None or seen.incarnation == entry.incarnation else seen
 
-    def renewed(
-        self, names: Sequence[str], held: Sequence[Job], overdue: Sequence[Job], now: datetime, *, draining: bool
-    ) -> Instance:
+    def renewed(self, state: InstanceState, now: datetime, *, draining: bool) -> Instance:
         """Return the entry that the next heartbeat writes; `now` is the server's time."""
         assert self._entry is not None, "it enters first"
-        self._entry = replace(
-            self._entry,
-            last_heartbeat=self._beats.next(now),
-            names=_listed(names),
-            draining=draining,
-            held=len(held),
-            slots=self._slots(),
-            held_by_name=most_held(job.name for job in held),
-            overdue_by_name=most_held(job.name for job in overdue),
-        )
+        beaten = replace(self._entry, last_heartbeat=self._beats.next(now), draining=draining)
+        self._entry = with_state(beaten, state, now)
         return self._entry
-
-
-def _listed(names: Sequence[str]) -> tuple[str, ...]:
-    return tuple(sorted(names)[:MOST_NAMES])
 
 
 def _version() -> str:

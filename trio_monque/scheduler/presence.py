@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Final
 
@@ -19,7 +19,6 @@ from ..engine.guard import Stop
 from ..engine.progress import Progress
 from ..error_types import ClientClosedError, InstanceCollisionError, MonqueConnectionError
 from ..jobs.instance import Instance, clamped
-from ..jobs.job import Job
 from ..log import logger_of
 from ..loop_time import loop_time
 from ..observations import Observations, Sighting
@@ -27,6 +26,7 @@ from ..options_and_defaults import SchedulerConfig
 from ..store.driver.database_threads import Channel, DatabaseThreads
 from ..store.jobs import instances
 from .instance_entry import InstanceEntry
+from .instance_state import InstanceState
 from .minute_writer import MinuteWriter
 
 logger = logger_of("scheduler")
@@ -47,10 +47,7 @@ class Presence:
     """The loop that renews the entry. `enter` and `leave` block: call them in a database thread.
 
     Args:
-        names: The names that the scheduler runs now.
-        held: The jobs that it holds now.
-        slots: How many jobs can run at once here.
-        overdue: The jobs whose plain handlers go on although their runs were cancelled.
+        state: Returns what the scheduler does now.
         minutes: Writes what was done in each minute; None if that is turned off.
     """
 
@@ -60,11 +57,7 @@ class Presence:
         db_threads: DatabaseThreads,
         config: SchedulerConfig,
         stop: Stop,
-        *,
-        names: Callable[[], Sequence[str]],
-        held: Callable[[], Sequence[Job]],
-        slots: Callable[[], int],
-        overdue: Callable[[], Sequence[Job]],
+        state: Callable[[], InstanceState],
         minutes: MinuteWriter | None = None,
     ) -> None:
         self.progress = Progress("presence")
@@ -73,13 +66,11 @@ class Presence:
         self._interval = config.heartbeat_interval
         self._id = config.instance_id
         self._stop = stop
-        self._names = names
-        self._held = held
-        self._overdue = overdue
+        self._state = state
         self._minutes = minutes
         # In virtual time no heartbeats are sent, because every instance of this process is alive there.
         self._time = loop_time()
-        self._entry = InstanceEntry(context, config, slots)
+        self._entry = InstanceEntry(context, config)
         self._others: Observations[Instance] = Observations()
         self._ending = trio.CancelScope()
         self._is_beating = self._is_ending = False
@@ -87,7 +78,7 @@ class Presence:
 
     def enter(self) -> None:
         """Write the entry; see `InstanceEntry.enter`."""
-        self._entry.enter(self._names())
+        self._entry.enter(self._state())
 
     def leave(self) -> None:
         """Remove the entry. If that fails, it is logged, and another instance removes the entry later."""
@@ -162,9 +153,7 @@ class Presence:
 
     async def _beat_and_look(self) -> None:
         now = await self._context.refreshed(self._db_threads, Channel.CLAIMS)
-        entry = self._entry.renewed(
-            self._names(), self._held(), self._overdue(), now, draining=self._stop.draining.is_set()
-        )
+        entry = self._entry.renewed(self._state(), now, draining=self._stop.draining.is_set())
         other = await self._db_threads.hand_over(
             partial(self._entry.beat, entry),
             # The caller was cancelled, so this instance may have left: the heartbeat must not leave an entry behind.

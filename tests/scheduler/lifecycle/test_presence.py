@@ -18,9 +18,11 @@ from pymongo import MongoClient
 from pymongo import errors as driver
 from trio.testing import MockClock
 
+from tests.support.engine_log import block_the_loop_until, hearing
 from tests.support.interception import Recorder
 from trio_monque import Monque, NewJob, RunningJob, Workers, open_scheduler
 from trio_monque.embedded import EmbeddedServer
+from trio_monque.engine.loop_blocks import BLOCKED_AFTER
 from trio_monque.jobs import Instance
 from trio_monque.store.driver.types import Collection, Database
 from trio_monque.testing import SchedulerOpener, advance, crash, drain, fail_next, now
@@ -90,6 +92,31 @@ async def test_heartbeats_report_plain_handlers_beyond_their_time_limit(db: Data
             await seen(monque, lambda found: found[0].overdue_by_name == {})
     finally:
         end.set()
+
+
+async def test_heartbeats_report_time_limits_and_what_blocked_the_event_loop(db: Database, monque: Monque) -> None:
+    workers = Workers()
+    with hearing("the event loop is blocked") as blocked:
+
+        @workers.register("limited", timeout=3600.0)
+        async def limited(_: RunningJob[Any]) -> None:
+            await trio.sleep_forever()
+
+        @workers.register("rude")
+        async def rude(_: RunningJob[Any]) -> None:
+            block_the_loop_until(blocked)
+
+        began = now()
+        async with open_scheduler(db, workers, heartbeat_interval=BEAT_OF_HOLDERS, shutdown_timeout=0.0) as scheduler:
+            await scheduler.enqueue("limited")
+            (entry,) = await seen(monque, lambda found: found[0].held > 0)
+            assert (entry.time_limits, entry.loop_blocked, entry.last_block) == ({"limited": 3600.0}, 0, None)
+            await scheduler.enqueue("rude")
+            (entry,) = await seen(monque, lambda found: found[0].loop_blocked > 0)
+            assert entry.last_block is not None
+            assert entry.last_block.name == "rude"
+            assert entry.last_block.seconds >= BLOCKED_AFTER
+            assert began < entry.last_block.at <= now()
 
 
 async def test_heartbeats_report_held_jobs_and_the_drain(db: Database, monque: Monque) -> None:

@@ -15,7 +15,7 @@ from tests.web.http import LOOPS
 from tests.web.pages.fetching import get
 from tests.web.pages.job_documents import job_document
 from trio_monque import Monque
-from trio_monque.jobs.instance import Instance
+from trio_monque.jobs.instance import Instance, LastBlock
 from trio_monque.store.driver.types import Database
 from trio_monque.store.reads.diagnosis.caps import Count
 from trio_monque.store.reads.diagnosis.held_jobs import Holder
@@ -117,7 +117,9 @@ def test_what_becomes_of_jobs_depends_on_their_leases_and_on_the_others(
 
 
 def test_an_instance_has_its_jobs_longest_first_through_the_hooks(db: Database) -> None:
-    enter(db, "w", "import", overdue_by_name={"mail": 2})
+    block = LastBlock("report", datetime.now(UTC) - timedelta(minutes=2), 3.125)
+    limits = {"import": 90.0}
+    enter(db, "w", "import", overdue_by_name={"mail": 2}, time_limits=limits, loop_blocked=4, last_block=block)
     hold(db, "w", progress={"secret": 5})
     hold(db, "w", lockedAt=datetime.now(UTC) - timedelta(hours=3), name="oldest")
     app = create_app(Monque(db), serialize_payload=lambda given: {"shown": given["field"]})
@@ -127,6 +129,8 @@ def test_an_instance_has_its_jobs_longest_first_through_the_hooks(db: Database) 
     assert "3 h" in words(text)
     assert text.index("oldest") < text.index("import</a></td>")
     assert "mail 2: plain handlers that go on" in words(text)
+    assert "Time limits import 1 m 30 s" in words(text)
+    assert "Event loop blocked 4 times: last by report, for 3.1 s" in words(text), words(text)
 
 
 def test_more_running_jobs_than_a_page_has_are_a_link(db: Database) -> None:

@@ -116,6 +116,16 @@ def test_running_job_shows_progress_holder_lease_and_usual_times(db: Database, j
     assert "left" not in words_of(shown(db, job.id)).split("What happened")[0]
 
 
+def test_running_job_has_the_time_limit_of_its_worker_unless_it_has_its_own(db: Database, jobs: Collection) -> None:
+    (job,) = claim(handle(db), 1, stamp("worker-4", now(), 10.0))
+    put(jobs, job.id, {"lastHeartbeat": now(), "renewedAt": now()})
+    assert "Time limit that of its worker, if it has one" in words_of(shown(db, job.id))
+    enter(db, "worker-4", "greet", time_limits={"greet": 120.0})
+    assert "Time limit 2 m ends at" in words_of(shown(db, job.id))
+    put(jobs, job.id, {"timeout": 900.0})
+    assert "Time limit 15 m ends at" in words_of(shown(db, job.id))
+
+
 def test_job_of_a_dead_instance_is_not_shown_as_running_well(db: Database, jobs: Collection) -> None:
     (job,) = claim(handle(db), 1, stamp("gone", now() - timedelta(hours=1), 10.0))
     put(jobs, job.id, {"progress": {"done": 1, "total": 2}})

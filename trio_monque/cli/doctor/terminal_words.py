@@ -121,11 +121,18 @@ def _of_clocks(values: Mapping[str, Any]) -> dict[str, Any]:
     return {"seconds": f"{values['seconds']:.1f}", "direction": "ahead of" if values["is_ahead"] else "behind"}
 
 
+def _of_block(values: Mapping[str, Any]) -> dict[str, Any]:
+    handler = values["handler"]
+    culprit = "Something outside of the handlers" if handler is None else f"A handler of the name {handler!r}"
+    return {"culprit": culprit, "seconds": f"{values['seconds']:.1f}"}
+
+
 def _of_size(values: Mapping[str, Any]) -> dict[str, Any]:
     return {"size": f"{values['size']:,}"}
 
 
 _OWN_TEXTS: Final[Mapping[str, Callable[[Mapping[str, Any]], dict[str, Any]]]] = {
+    "blocked-loop": _of_block,
     "stuck-jobs": _of_stuck_jobs,
     "long-runs": lambda one: {"since": moment(one["since"]), "longest": f"{one['longest']:.0f}"},
     "no-primary": _of_members,
@@ -304,6 +311,13 @@ _say(
     "limit: {count}, most of them in {instance}. Each holds a slot of its name until it returns.",
     'The log of {instance} has their stacks: look for "goes on although its run was cancelled". Give the call that '
     "they wait for a timeout of its own, below the `timeout` of the worker. A restart of the process frees the slots.",
+)
+_say(
+    "blocked-loop",
+    "{culprit} blocked the event loop of {instance} for {seconds} s, {ago} s ago. Times that its loop was blocked for "
+    "longer than a second since its start: {times}.",
+    'The log of {instance} has the frames: look for "is blocked for". Make the handler a plain function, which runs in '
+    "a thread, or make the blocking call in a thread. On trio no claim is renewed meanwhile, and no job starts.",
 )
 _say(
     "stuck-jobs",

@@ -78,6 +78,7 @@ def _names(one: Instance) -> str:
 
 
 def _as_json(one: Instance, held: Count) -> dict[str, object]:
+    last = one.last_block
     return {
         **{name: value for name, value in vars(one).items() if name != "incarnation"},
         "held": held.number,
@@ -85,4 +86,5 @@ def _as_json(one: Instance, held: Count) -> dict[str, object]:
         "state": _state(one),
         "started_at": iso(one.started_at),
         "last_heartbeat": iso(one.last_heartbeat),
+        "last_block": None if last is None else {"name": last.name, "at": iso(last.at), "seconds": last.seconds},
     }

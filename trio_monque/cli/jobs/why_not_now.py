@@ -84,7 +84,9 @@ def _is_suspect(values: Values, job: Job) -> str:
 
 
 def _runs(values: Values, job: Job) -> str:
-    return f"It runs{_claimed(values, 'on')}; the last sign of life came {duration(values['silent'])} ago."
+    limit = values["time_limit"]
+    within = "" if limit is None else f", for {duration(limit)} at most"
+    return f"It runs{_claimed(values, 'on')}{within}; the last sign of life came {duration(values['silent'])} ago."
 
 
 def _is_silent(values: Values, job: Job) -> str:

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from pymongo import errors as driver
 
-from ...jobs.instance import Instance
+from ...jobs.instance import Instance, LastBlock
 from ...jobs.job import Job
 from ...jobs.name_pause import LONGEST_BY, NamePause
 from ...log import logger_of
@@ -151,7 +151,14 @@ def _changing(instance: Instance) -> dict[str, Any]:
         "slots": instance.slots,
         "heldByName": _listed(instance.held_by_name),
         "overdueByName": _listed(instance.overdue_by_name),
+        "timeLimits": [{"name": name, "seconds": seconds} for name, seconds in instance.time_limits.items()],
+        "loopBlocked": instance.loop_blocked,
+        "lastBlock": None if instance.last_block is None else _as_document(instance.last_block),
     }
+
+
+def _as_document(block: LastBlock) -> dict[str, Any]:
+    return {"name": block.name, "at": block.at, "seconds": block.seconds}
 
 
 def _listed(numbers: Mapping[str, int]) -> list[dict[str, Any]]:
@@ -182,6 +189,9 @@ def _instance(document: Mapping[str, Any]) -> Instance | None:
             held_by_name=_by_name(document["heldByName"]),
             overdue_by_name=_by_name(document.get("overdueByName", ())),  # An older release does not write it.
             slots=None if document.get("slots") is None else int(document["slots"]),  # Likewise.
+            time_limits={str(one["name"]): float(one["seconds"]) for one in document.get("timeLimits", ())},
+            loop_blocked=int(document.get("loopBlocked", 0)),
+            last_block=_last_block(document.get("lastBlock")),
             version=str(document["version"]),
         )
     except (KeyError, TypeError, ValueError, OverflowError) as error:
@@ -189,6 +199,15 @@ def _instance(document: Mapping[str, Any]) -> Instance | None:
             "document %r beside the jobs is not the entry of an instance (%r): delete it", document.get("_id"), error
         )
         return None
+
+
+def _last_block(document: Mapping[str, Any] | None) -> LastBlock | None:
+    if document is None:
+        return None
+    name, at = document["name"], document["at"]
+    if not isinstance(at, datetime):
+        raise TypeError("lastBlock.at is not a date")
+    return LastBlock(None if name is None else str(name), at, float(document["seconds"]))
 
 
 # --- Pauses ---

@@ -138,6 +138,9 @@ _INSTANCE: Final = closed(
         "slots": or_null(WHOLE),
         "heldByName": _NUMBERS,
         "overdueByName": _NUMBERS,
+        "timeLimits": {"type": "object", "additionalProperties": _NUMBER},
+        "loopBlocked": WHOLE,
+        "lastBlock": or_null(closed({"name": or_null(TEXT), "at": MOMENT, "duration": _NUMBER})),
     }
 )
 

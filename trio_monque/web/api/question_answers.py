@@ -8,7 +8,7 @@ from typing import Any
 
 from ...diagnosis.reasons import Reason
 from ...jobs.failure_groups import ErrorGroup
-from ...jobs.instance import Instance
+from ...jobs.instance import Instance, LastBlock
 from ...jobs.views import JobList
 from ...store.jobs.job_json import iso
 from ..answers import INVALID_INPUT, NOT_FOUND, RefusedRequestError
@@ -101,7 +101,14 @@ def instance_as_json(one: Instance) -> dict[str, Any]:
         "slots": one.slots,
         "heldByName": dict(one.held_by_name),
         "overdueByName": dict(one.overdue_by_name),
+        "timeLimits": {name: plain_number(limit * 1000) for name, limit in one.time_limits.items()},
+        "loopBlocked": one.loop_blocked,
+        "lastBlock": None if one.last_block is None else _block_as_json(one.last_block),
     }
+
+
+def _block_as_json(block: LastBlock) -> dict[str, Any]:
+    return {"name": block.name, "at": iso(block.at), "duration": plain_number(block.seconds * 1000)}
 
 
 async def _list_as_json(found: JobList, call: Call) -> dict[str, Any]:

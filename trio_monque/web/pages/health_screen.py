@@ -103,7 +103,9 @@ def where_of(finding: Finding) -> tuple[str | None, Sequence[str], Mapping[str, 
     return None, (), {}
 
 
-_OF_INSTANCES: Final = frozenset({"dead-instance", "overdue-threads", "stuck-jobs", "stuck-node-jobs", "node-peer"})
+_OF_INSTANCES: Final = frozenset(
+    {"dead-instance", "overdue-threads", "blocked-loop", "stuck-jobs", "stuck-node-jobs", "node-peer"}
+)
 _OF_NAMES: Final = frozenset({"unknown-name", "owed-follow-ups"})
 _TABS: Final[Mapping[str, str]] = {
     "paused-name": "due",

@@ -71,7 +71,7 @@ def facts_of_run(job: Job, instances: Sequence[Instance], now: datetime) -> Sequ
     if claim.since is not None:
         found.append(Fact("Since", at=claim.since, note=ago(claim.since, now)))
     found.append(_lease(job, now))
-    found.append(_time_limit(job))
+    found.append(_time_limit(job, None if holder is None else holder.time_limits.get(job.name)))
     if claim.cancel_requested_at is not None:
         note = f"{ago(claim.cancel_requested_at, now)}; the handler has not ended yet"
         found.append(Fact("Cancel asked", at=claim.cancel_requested_at, note=note))
@@ -91,10 +91,12 @@ def _lease(job: Job, now: datetime) -> Fact:
     return Fact("Lease until", at=end, note=renewed, loud="expired" if end < now else "", look="bad")
 
 
-def _time_limit(job: Job) -> Fact:
+def _time_limit(job: Job, of_worker: float | None) -> Fact:
     timeout, since = job.limits.timeout, (job.claim or NO_CLAIM).since
     if timeout is None:
-        return Fact("Time limit", "that of its worker")
+        timeout = of_worker
+    if timeout is None:
+        return Fact("Time limit", "that of its worker, if it has one")
     if since is None:
         return Fact("Time limit", length(timeout))
     try:

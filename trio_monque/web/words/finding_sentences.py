@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from ...diagnosis.findings import Finding
-from .lengths import length, moment, since_and_by
+from .lengths import counted, length, moment, since_and_by
 
 HIDDEN: Final = "(hidden)"
 
@@ -49,6 +49,10 @@ def _phrases_of(values: Mapping[str, Any]) -> Mapping[str, str]:
         phrases["since_and_by"] = since_and_by(values["since"], values["by"])
     if "similar" in values:
         phrases["hint"] = f" One runs {values['similar']}: is the name misspelt?" if values["similar"] else ""
+    if "handler" in values:
+        handler = values["handler"]
+        phrases["culprit"] = "Something" if handler is None else f"A handler of {handler}"
+        phrases["times"] = counted(values["times"], "time")
     if "share" in values:
         phrases["share"] = f"{values['share']:.0%}"
     return phrases
@@ -187,6 +191,10 @@ _TEXTS: Final[Mapping[str, tuple[str, str]]] = {
     "overdue-threads": (
         "Plain handlers of {name} that go on although their runs were cancelled: {count}, most of them in {instance}.",
         "Each holds a slot until it returns. Give the call that they wait for a timeout; a restart frees the slots.",
+    ),
+    "blocked-loop": (
+        "{culprit} blocked the event loop of {instance} for {seconds}, {ago} ago: {times} since its start.",
+        "The log has the frames. Make the handler a plain function, or make the blocking call in a thread.",
     ),
     "stuck-jobs": (
         "Jobs stuck in processing: {count}. Their holder {instance} has not renewed its claims for {silent}: {holder}.",
