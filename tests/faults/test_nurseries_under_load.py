@@ -9,18 +9,20 @@ from __future__ import annotations
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from itertools import cycle
+from itertools import count, cycle, islice
 from pathlib import Path
 from random import Random
 from typing import Final
 
 import pytest
+from pymongo.read_concern import ReadConcern
 
 from tests.support.thoroughly import THOROUGH
 from tests.support.waiting import wait_until
 from trio_monque import Monque, NewJob
+from trio_monque.errors import PartialEnqueueError
 from trio_monque.store.driver.types import Database, ObjectId
 
 from .members import ReplicaSet
@@ -42,6 +44,9 @@ PAUSE: Final = 0.0 if THOROUGH else 3.0
 """Seconds after each kill, freeze or drain."""
 TREE_EVERY: Final = 0.0 if THOROUGH else 30.0
 """Seconds from the begin of a tree to that of the next one, at least."""
+
+MOST_DOUBTFUL: Final = 20
+"""Calls of `enqueue_many` that may get no answer, as the primary froze."""
 
 HEARTBEAT: Final = 1.0
 """Not so short that a busy machine takes all claims away, again and again: then no tree would end."""
@@ -71,6 +76,8 @@ class Fleet:
         self._stack = stack
         self._opened = 0
         self._under_way: set[ObjectId] = set()
+        self._numbers: dict[str, Iterator[int]] = {"order": count(), "root": count()}
+        self._doubtful: dict[ObjectId, tuple[str, int]] = {}
         self._next_tree_at = 0.0
         self._until_dead: dict[str, ExitStack] = {}
         self._monque = Monque(db, operation_timeout=30.0).sync
@@ -96,13 +103,37 @@ class Fleet:
         self._until_dead[worker.name] = until_dead
 
     def enqueue(self) -> None:
-        number = len(self.numbers)
-        found = self._monque.enqueue_many([NewJob("order", one) for one in range(number, number + AT_ONCE)])
-        self.numbers |= {job.id: job.data for job in found}
-        self._under_way |= {job.id for job in found}
+        while not (found := self._enqueued("order", AT_ONCE)):
+            pass
+        self.numbers |= found
+        self._under_way |= set(found)
         if not self.has_tree() and time.monotonic() >= self._next_tree_at:
             self._next_tree_at = time.monotonic() + TREE_EVERY
-            self.roots.append(self._monque.enqueue("root", [len(self.roots)]).id)
+            self.roots += self._enqueued("root", 1)
+
+    def _enqueued(self, name: str, number: int) -> dict[ObjectId, int]:
+        """The numbers of new jobs by their ids, without those that a frozen primary may still store."""
+        chosen = list(islice(self._numbers[name], number))
+        new = [NewJob(name, [one] if name == "root" else one) for one in chosen]
+        try:
+            found = {at: job.id for at, job in enumerate(self._monque.enqueue_many(new))}
+        except PartialEnqueueError as error:
+            found = {at: ObjectId(one) for at, one in error.enqueued.items()}
+            self._doubtful |= {ObjectId(one): (name, chosen[at]) for at, one in error.unknown.items()}
+            self.done["doubtful enqueue"] += 1
+            assert self.done["doubtful enqueue"] < MOST_DOUBTFUL
+        return {job_id: chosen[at] for at, job_id in found.items()}
+
+    def _look_for_the_doubtful(self) -> None:
+        """Each primary that froze is a secondary since: what it stored is there, and the rest never will be."""
+        jobs = self.db["monque_jobs"].with_options(read_concern=ReadConcern("majority"))
+        for document in jobs.find({"_id": {"$in": list(self._doubtful)}}, {"_id": True}):
+            name, number = self._doubtful[document["_id"]]
+            if name == "root":
+                self.roots.append(document["_id"])
+            else:
+                self.numbers[document["_id"]] = number
+                self._under_way.add(document["_id"])
 
     def has_tree(self) -> bool:
         """Whether one grows."""
@@ -156,6 +187,7 @@ class Fleet:
         return time.monotonic() > until and len(self.roots) > 1
 
     def ends(self) -> None:
+        self._look_for_the_doubtful()
         self._wait(lambda: self.completed() == len(self.numbers), "all workflows end", seconds=240)
         self._wait(lambda: not self.has_tree(), "the tree ends", seconds=240)
         self._wait(lambda: not self._found.live(), "nothing lives", seconds=60)
