@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
@@ -50,10 +51,13 @@ async def test_pending_job_gets_the_data_and_the_due_date_of_the_last_call(db: D
     assert jobs.count_documents({}) == 1
 
 
-def test_outcome_of_a_call_that_keeps(db: Database) -> None:
+def test_outcome_of_a_call_that_keeps(db: Database, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG, "trio_monque.client")
     monque = Monque(db)
     outcomes = [monque.sync.enqueue_with_outcome("greet", n, unique_key="k").outcome for n in (1, 2)]
     assert outcomes == ["created", "kept"]
+    (line,) = [one.getMessage() for one in caplog.records if one.getMessage().startswith("enqueued nothing")]
+    assert line.endswith("has the unique key 'k'")
     assert monque.sync.enqueue_with_outcome("greet").outcome == "created"
     assert replace(monque, 3).job.data == 3
     assert monque.sync.enqueue("greet", 4, **REPLACE).data == 4

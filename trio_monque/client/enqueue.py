@@ -26,6 +26,7 @@ from ..jobs.job import Job, with_result_reader
 from ..jobs.meta import checked_meta
 from ..jobs.new_job import Draft, JobOptions, Named, NewJob, NewSchedule, check_keeps, check_new, name_of
 from ..jobs.stored_value_limits import TypedWorker, check_payload, plain_data, result_reader_of, takes_data, unpacked
+from ..log import logger_of
 from ..store.codec import document_of
 from ..store.driver.types import ClientSession, ObjectId
 from ..store.jobs import indexes, inserting, replacing
@@ -36,6 +37,8 @@ from .fleet import read_instances
 from .operation import Operation, Read
 
 T = TypeVar("T")
+
+logger = logger_of("client")
 
 OPTIONS: Final = frozenset(JobOptions.__annotations__)
 
@@ -178,7 +181,10 @@ def put(context: ClientContext, draft: Draft, session: ClientSession | None = No
     job = insert(context, draft, session)
     if session is None:
         notice_unserved(context, [draft])
-    return Enqueued(job, "created" if job.id == draft.id else "kept")
+    if job.id == draft.id:
+        return Enqueued(job, "created")
+    logger.debug("enqueued nothing: job %s has the unique key %r", job, job.unique_key)
+    return Enqueued(job, "kept")
 
 
 def notice_unserved(context: ClientContext, drafts: Iterable[Draft]) -> None:

@@ -230,6 +230,8 @@ class JobReporter(Reporter[Job, JobSettlement, Rescued, SchedulerReport]):
         if settlement.fate is Fate.CANCELLED:
             self.tally.cancelled += 1
             self.tally.ends[settlement.job.name, "cancelled"] += 1
+            job = settlement.job
+            logger.info("cancelled the run of job %s, as its cancellation was requested", job, extra=log_extra(job))
             if self.event_delivery.is_heard and self.event_delivery.has_listener(events.JobCancelled):
                 self.event_delivery.emit(events.JobCancelled(settled(settlement)))
             return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -357,8 +358,12 @@ async def test_results_are_stored_where_asked_and_one_that_cannot_be_fails_its_o
 
 
 async def test_cancelled_run_of_ours_ends_cancelled_and_one_that_succeeds_all_the_same_is_completed(
-    open_test_scheduler: SchedulerOpener, jobs: Collection, autojump_clock: MockClock
+    open_test_scheduler: SchedulerOpener,
+    jobs: Collection,
+    autojump_clock: MockClock,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
+    caplog.set_level(logging.INFO, "trio_monque.scheduler")
     workers = Workers()
     reasons: list[str] = []
 
@@ -398,6 +403,8 @@ async def test_cancelled_run_of_ours_ends_cancelled_and_one_that_succeeds_all_th
         await drain(scheduler)
         await assert_enqueued(scheduler, status="completed", count=1)
     assert reasons == ["user"]
+    logged = [record for record in caplog.records if "its cancellation was requested" in record.getMessage()]
+    assert {vars(record)["job_id"] for record in logged} == {str(made["obeys"]), str(made["fails"])}
     assert jobs.count_documents({"_id": made["insists"], "status": "completed"}) == 1
     assert jobs.count_documents({"cancelRequestedAt": {"$exists": True}}) == 0
     assert sorted(event.job.name for event in reported) == ["fails", "obeys"]
