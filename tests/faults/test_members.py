@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.waiting import wait_until
 
-from .members import HOST, MemberRelay, Network, _inode_of
+from .members import HOST, MemberRelay, Network
 
 
 @pytest.fixture
@@ -34,8 +34,12 @@ def test_connections_from_one_port_to_two_others_are_distinguished() -> None:
             own = one.getsockname()[1]
             one.connect((HOST, port))
             opened.append((one, port))
-        for one, port in opened:
-            assert _inode_of(own, port) == str(os.fstat(one.fileno()).st_ino)
+        network = Network()
+        assert [network.member_of(own, port) for _, port in opened] == [None, None]
+        network.pids = [os.getppid(), os.getpid()]
+        assert [network.member_of(own, port) for _, port in opened] == [1, 1]
+        opened[0][0].close()
+        assert [network.member_of(own, port) for _, port in opened] == [None, 1]
 
 
 def test_relay_keeps_nothing_of_connections_that_have_ended(target: socket.socket) -> None:

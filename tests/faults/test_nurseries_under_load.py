@@ -6,6 +6,7 @@ follows another until the time is over.
 
 from __future__ import annotations
 
+import os
 import signal
 import time
 from collections import Counter
@@ -44,6 +45,9 @@ PAUSE: Final = 0.0 if THOROUGH else 3.0
 """Seconds after each kill, freeze or drain."""
 TREE_EVERY: Final = 0.0 if THOROUGH else 30.0
 """Seconds from the begin of a tree to that of the next one, at least."""
+
+NICER_BY: Final = 5
+"""Steps of priority below this process, for the workers: they take all the processors that they get."""
 
 MOST_DOUBTFUL: Final = 20
 """Calls of `enqueue_many` that may get no answer, as the primary froze."""
@@ -98,6 +102,8 @@ class Fleet:
                 **PATIENT,
             )
         )
+        # Otherwise they would take the time of the servers and of what is between them: elections without a torment.
+        os.setpriority(os.PRIO_PROCESS, worker.pid, min(19, os.getpriority(os.PRIO_PROCESS, 0) + NICER_BY))
         worker.open()
         self.workers.append(worker)
         self._until_dead[worker.name] = until_dead
