@@ -21,6 +21,8 @@ from tests.web.pages.job_documents import job_document
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.store.driver.types import Collection
 
+pytestmark = pytest.mark.full
+
 OUTSIDE: Final = "/tools/queue"
 LINKS: Final = """[...document.querySelectorAll("[href], [src], form")].map(
     (one) => one.href?.baseVal ?? one.href ?? one.src ?? one.action)"""

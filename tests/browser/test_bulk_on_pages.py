@@ -16,6 +16,8 @@ from tests.web.pages.job_documents import job_document
 from trio_monque.store.driver.types import Collection
 from trio_monque.store.jobs import indexes
 
+pytestmark = pytest.mark.full
+
 ROWS: Final = "table.jobs tbody tr"
 
 

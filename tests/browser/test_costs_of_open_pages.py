@@ -15,6 +15,8 @@ from tests.support.waiting import wait_until
 from tests.web.pages.job_documents import job_document
 from trio_monque.store.driver.types import Collection
 
+pytestmark = pytest.mark.full
+
 VITAL: Final = ".vitals > a:first-child .v"
 
 

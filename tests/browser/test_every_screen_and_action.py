@@ -20,6 +20,8 @@ from trio_monque.store.driver.types import Collection
 if TYPE_CHECKING:
     from playwright.sync_api import Locator
 
+pytestmark = pytest.mark.full
+
 
 def test_every_screen_can_be_used_by_everyone(visit: Visits, jobs: Collection) -> None:
     filled = fill(jobs.database)

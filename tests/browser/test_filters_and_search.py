@@ -14,6 +14,8 @@ from tests.support.browser import Visit, Visits
 from tests.web.pages.job_documents import job_document
 from trio_monque.store.driver.types import Collection
 
+pytestmark = pytest.mark.full
+
 ROWS: Final = "table.jobs tbody tr"
 FILTERS: Final = {
     "Name": "mail.send", "Error has": "refused", "meta.tenant": "acme",

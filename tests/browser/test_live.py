@@ -17,6 +17,8 @@ from trio_monque.store.driver.types import Collection
 if TYPE_CHECKING:
     from playwright.sync_api import Route
 
+pytestmark = pytest.mark.full
+
 VITAL: Final = ".vitals > a:first-child .v"
 NAMES: Final = "[data-part=names] tbody tr"
 REFUSALS: Final = {

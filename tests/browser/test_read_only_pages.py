@@ -12,6 +12,8 @@ from tests.support.browser import Visits
 from trio_monque import Monque
 from trio_monque.store.driver.types import Collection
 
+pytestmark = pytest.mark.full
+
 CHANGES: Final = "main form[method=post], main a[href*='/confirm'], td.c-box, .bulk, main .danger"
 
 

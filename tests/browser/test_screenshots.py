@@ -13,6 +13,8 @@ from tests.support.browser import Visits
 from tests.support.programs import ROOT
 from trio_monque.store.driver.types import Collection
 
+pytestmark = pytest.mark.full
+
 IMAGES: Final = ROOT / "docs" / "images"
 
 WIDE: Final = {"width": 1440, "height": 1000}

@@ -12,6 +12,8 @@ from tests.support.browser import Visits
 from tests.web.pages.job_documents import job_document
 from trio_monque.store.driver.types import Collection
 
+pytestmark = pytest.mark.full
+
 BIG = 2**63 - 1
 DIGITS = f'"n": {BIG}'
 

@@ -14,6 +14,8 @@ from tests.web.pages.job_documents import job_document
 from trio_monque.store.driver.types import Collection
 from trio_monque.web.words.lengths import ago
 
+pytestmark = pytest.mark.full
+
 LENGTHS: Final = [0, 1, 9, 10, 59, 60, 61, 3599, 3600, 3605, 86_399, 86_400, 86_460, 100_000, -1, -59, -7_300]
 
 BLOCKED: Final = "Object.defineProperty(window, 'localStorage', {get: () => { throw new DOMException('no') }})"
