@@ -382,6 +382,13 @@ _say(
     "drops it. After `max_rescues` deaths it is `failed` by itself.",
 )
 _say(
+    "failing-name",
+    "The name {name!r} fails: {failed} of {attempts} attempts in the last {seconds:.0f} s. Jobs of it that failed for "
+    "good meanwhile: {failed_for_good}.",
+    "Look at one of them: `trio-monque jobs --name {quoted} --status failed` lists those that failed for good, and "
+    "`--status pending` those that will be tried again. `trio-monque show ID` has the traceback.",
+)
+_say(
     "failing-job",
     "Jobs of the name {name!r} that failed {failures} times in a row or more, and will be tried again: {count}, one "
     "of them (job {job}) with: {reason}",
