@@ -296,7 +296,8 @@ _say(
     "Instance {instance} (process {pid} on {host}) sent its last heartbeat {ago} s ago: it died, is frozen, or does "
     "not reach the database.",
     "See what became of that process, and start another one if it is gone. Live instances rescue its jobs within a "
-    "lease, and remove its entry after ten of its heartbeat intervals.",
+    "lease. One of them removes its entry when it has seen no heartbeat for ten of its intervals, counted from its own "
+    "start at the earliest; while no instance is alive, the entry stays.",
 )
 _say(
     "overdue-threads",
