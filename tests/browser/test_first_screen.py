@@ -41,6 +41,10 @@ def test_what_needs_someone_has_the_button_that_mends_it(visit: Visits, jobs: Co
         r"export\.accounts .*no instance runs": ("See instances", "/instances"),
         r"Instance media-2 .*silent": ("See the instance", "/instances/media-2"),
         r"mail\.send fails": ("See its errors", "/errors?name=mail.send&since=1h"),
+        r"jobs of mail\.send failed for good": (
+            "See its failed jobs",
+            "/jobs?status=failed&name=mail.send&since=1h",
+        ),
         r"mail\.send is late": ("See its due jobs", "/jobs?status=due&name=mail.send"),
         r"webhook\.deliver is paused .*by dana": ("See its due jobs", "/jobs?status=due&name=webhook.deliver"),
     }

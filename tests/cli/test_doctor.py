@@ -28,8 +28,9 @@ from trio_monque.diagnosis.facts import ServerFacts
 from trio_monque.diagnosis.judging_jobs import BLOCKED_LATELY
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.jobs import LastBlock
+from trio_monque.jobs.minutes import FAILED_ATTEMPTS, FAILED_FOR_GOOD, ROW, Part, minute_of
 from trio_monque.store.driver.types import Database
-from trio_monque.store.jobs import indexes
+from trio_monque.store.jobs import indexes, minutes_written
 from trio_monque.store.jobs.change_stream import open_watch
 from trio_monque.store.reads.diagnosis import backlog
 from trio_monque.store.reads.diagnosis import jobs as of_jobs
@@ -210,6 +211,23 @@ def test_poison_and_failing_jobs(doctor: Doctor, db: Database) -> None:
     assert found.sentences("rescued-jobs") == [
         "Jobs taken from dead instances within the last day that have not completed since: 3."
     ]
+
+
+def test_name_whose_attempts_fail(doctor: Doctor, db: Database) -> None:
+    """As the scheduler wrote it: three attempts of three failed lately, and many more of another name an hour ago."""
+    row = [0] * ROW
+    row[FAILED_ATTEMPTS], row[FAILED_FOR_GOOD] = 3, 1
+    ago = {"it's odd": 5, "earlier": 60, "other": 5}
+    for name, minutes in ago.items():
+        part = Part(minute_of(now() - timedelta(minutes=minutes)), 5, {name: row})
+        minutes_written.write(handle(db), f"w {name}", "1", [part])
+    found = doctor.looks("it's odd")
+    assert found.sentences("failing-name") == [
+        'The name "it\'s odd" fails: 3 of 3 attempts in the last 600 s. Jobs of it that failed for good meanwhile: 1.'
+    ]
+    (finding,) = (one for one in found.findings if one["kind"] == "failing-name")
+    assert finding["advice"].startswith("""Look at one of them: `trio-monque jobs --name 'it'"'"'s odd' --status""")
+    assert len(doctor.looks().sentences("failing-name")) == 2
 
 
 def test_change_stream_that_cannot_be_opened(capsys: pytest.CaptureFixture[str]) -> None:

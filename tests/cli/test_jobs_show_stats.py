@@ -101,6 +101,35 @@ def test_selection_and_order(
     assert found == expected
 
 
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (("--data", "order.id=17"), [0, 1]),  # A text and a number.
+        (("--data", "order.id=17", "--name", "mail"), [0]),
+        (("--data", "order.id=17", "--data", "order.id=18"), [0, 1, 2]),
+        (("--data", "order.id=17", "--data", "order.paid=true"), [1]),
+        (("--data", "order.paid=1", "--data", "order.paid=true"), [1, 2]),
+        (("--data", "order.paid=null"), [0]),
+        (("--data", "to=a=b"), [3]),
+        (("--data", "tags=new"), [3]),
+        (("--meta", "tenant=acme"), [2, 3]),
+        (("--meta", "tenant=acme", "--data", "order.id=18"), [2]),
+        (("--data", "order=17"), []),
+    ],
+    ids=lambda value: " ".join(map(str, value)),
+)
+def test_conditions_on_fields(command: Command, monque: Monque, options: tuple[str, ...], expected: list[int]) -> None:
+    given: list[tuple[str, Any, dict[str, str]]] = [
+        ("mail", {"order": {"id": 17, "paid": None}}, {}),
+        ("report", {"order": {"id": "17", "paid": True}}, {"tenant": "other"}),
+        ("mail", {"order": {"id": 18, "paid": 1}}, {"tenant": "acme"}),
+        ("mail", {"to": "a=b", "tags": ["new", "urgent"]}, {"tenant": "acme"}),
+    ]
+    ids = [monque.sync.enqueue(name, data, meta=meta).id for name, data, meta in given]
+    found = [ids.index(ObjectId(one["id"])) for one in command("jobs", *options, "--sort", "id", "--json").json["jobs"]]
+    assert found == expected
+
+
 def test_ages_are_lengths_of_time_or_moments(command: Command, monque: Monque, jobs: Collection) -> None:
     old, new = monque.sync.enqueue("mail"), monque.sync.enqueue("mail")
     jobs.update_one({"_id": old.id}, {"$set": {"createdAt": now() - timedelta(hours=2)}})
@@ -153,6 +182,11 @@ def test_document_that_is_not_a_job_is_left_out(command: Command, monque: Monque
             "--fail-reason-prefix='b': cannot be given beside",
         ),
         (["jobs", "--limit", "0"], "--limit"),
+        (["jobs", "--data", "order"], "'order' must be KEY=VALUE"),
+        (["jobs", "--data", "a.$ne=1"], "'a.$ne' is not a key of letters, digits and '_', with dots"),
+        (["jobs", "--meta", "a.b=1"], "'a.b' is not a key of letters, digits and '_'"),
+        (["jobs", *(part for n in range(11) for part in ("--data", f"f{n}=1"))], "--data={"),
+        (["jobs", "--held-by", "w1", "--data", "a=1"], "--held-by takes no other selection"),
         (["jobs", "--operation-timeout", "0"], "--operation-timeout="),
         (["jobs", "--collection", "a$b"], "--collection="),
         (["stats", "--watch", "1s"], "--watch must be at least 2s"),

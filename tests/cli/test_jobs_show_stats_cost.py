@@ -45,6 +45,8 @@ LISTS: Final = [
     ["jobs", "--status", "failed", "--name", "mail", "--fail-reason", "nowhere"],
     ["jobs", "--fail-reason", "nowhere"],
     ["jobs", "--newer-than", "100d"],
+    ["jobs", "--data", "order=17"],
+    ["jobs", "--name", "mail", "--status", "failed", "--data", "order=17", "--meta", "tenant=acme"],
     *(["jobs", "--name", "rare", "--sort", sign + order] for order in ("id", "updated_at") for sign in ("", "-")),
     ["instances"],
     ["jobs", "--held-by", "worker-1"],

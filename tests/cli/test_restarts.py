@@ -46,10 +46,25 @@ def test_nothing_is_restarted_if_no_scheduler_has_ever_started() -> None:
         (1, 1, "ended with status 1"),
         (130, 130, "ended with status 130"),
         (3, 2, "ended with status 3"),
-        (-signal.SIGTERM, 130, "was killed by SIGTERM"),
-        (-signal.SIGINT, 130, "was killed by SIGINT"),
-        (-signal.SIGKILL, 2, "was killed by SIGKILL"),
-        (-40, 2, "was killed by signal 40"),
+        (-signal.SIGTERM, 130, "was killed by SIGTERM (status 143)"),
+        (-signal.SIGINT, 130, "was killed by SIGINT (status 130)"),
+        (
+            -signal.SIGKILL,
+            2,
+            "was killed by SIGKILL (status 137; for example by the kernel because memory ran out)",
+        ),
+        (
+            137,
+            2,
+            "ended with status 137, the status after SIGKILL (for example by the kernel because memory ran out)",
+        ),
+        (
+            -signal.SIGSEGV,
+            2,
+            "was killed by SIGSEGV (status 139; a crash in native code, such as that of an extension module)",
+        ),
+        (-40, 2, "was killed by signal 40 (status 168)"),
+        (168, 2, "ended with status 168"),
     ],
 )
 def test_return_code_of_a_process(returncode: int, status: int, text: str) -> None:

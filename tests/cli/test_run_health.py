@@ -24,6 +24,7 @@ from trio_monque.cli import main
 from trio_monque.cli.run import http_server
 from trio_monque.cli.run.health_answers import (
     LIVE_WITHIN,
+    HealthReport,
     ProcessReport,
     health_pages,
     report_of_processes,
@@ -145,9 +146,12 @@ def test_address_without_a_port_is_refused(given: str) -> None:
 
 
 @contextmanager
-def health_served(caplog: pytest.LogCaptureFixture, host: str = "127.0.0.1") -> Iterator[str]:
+def health_served(
+    caplog: pytest.LogCaptureFixture, host: str = "127.0.0.1", report: HealthReport | None = None
+) -> Iterator[str]:
     caplog.set_level(logging.INFO, "trio_monque.cli")
-    pages = health_pages(lambda: report_of_worker("shop-1", None, 0.0))
+    shown = report or report_of_worker("shop-1", None, 0.0)
+    pages = health_pages(lambda: shown)
     with served(pages, Address(host, 0), "--health"):
         (url,) = re.findall(r"http://\S+", caplog.messages[-1])
         yield url
@@ -264,6 +268,42 @@ def test_report_of_a_worker() -> None:
     silent = "the event loop has not answered for 5.1 s"
     assert (draining.not_live, draining.unhealthy) == ((silent,), (silent,))
     assert draining.not_ready == (silent, "the scheduler drains")
+
+
+def test_page_begins_with_the_reasons_and_has_a_line_for_each_loop(caplog: pytest.LogCaptureFixture) -> None:
+    moment = datetime(2026, 1, 2, tzinfo=UTC)
+    loops = tuple(
+        LoopHealth(
+            name=name,
+            healthy=reason is None,
+            reason=reason,
+            last_progress=moment,
+            last_progress_age=1.5,
+            last_error=reason,
+            last_error_at=None,
+            lag=0.0,
+        )
+        for name, reason in (("claimer", "no primary\n{"), ("waker", None))
+    )
+    health = make_health(reasons=("the claimer has failed for 31.2 s",), loops=loops)
+    report = report_of_processes(
+        [ProcessReport(number, 11, report_of_worker("w", health, 0.0), 0.0) for number in (1, 2)]
+    )
+    with health_served(caplog, report=report) as url:
+        status, text = ask(f"{url}/healthz")
+    lines = text.splitlines()
+    assert status == 503
+    assert lines[:5] == [
+        "{",
+        '  "healthy": false,',
+        '  "reasons": [',
+        '    "process 1: the claimer has failed for 31.2 s",',
+        '    "process 2: the claimer has failed for 31.2 s"',
+    ]
+    assert sum('"name": "claimer"' in line and '"last_progress_age": 1.5' in line for line in lines) == 2
+    assert len(lines) < 70
+    expected = {"healthy": False, "reasons": list(report.unhealthy), "ready": False, "live": True, **report.details}
+    assert json.loads(text) == json.loads(json.dumps(expected))
 
 
 def test_report_of_several_processes_has_the_faults_of_each() -> None:

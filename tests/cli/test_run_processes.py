@@ -69,7 +69,7 @@ def test_killed_child_is_replaced_and_its_job_runs_again(folder: Path, uri: str,
         (job,) = db["monque_jobs"].find()
         holder = next(one for one in seen if one["instance"] == job["claimedBy"])
         os.kill(holder["pid"], signal.SIGKILL)
-        parent.wait_for_log(f"worker process {holder['number']} was killed by SIGKILL after")
+        parent.wait_for_log(f"worker process {holder['number']} was killed by SIGKILL (status 137; ")
         assert probe.ask("/livez")[0] == 200
         probe.wait_for("/readyz", 200)
         parent.wait_for("waiting")

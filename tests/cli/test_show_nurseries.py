@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 import trio
 
+from tests.support.store import PAST
 from trio_monque import Discard, Monque, RunningJob, Workers, open_job_nursery, open_scheduler
 from trio_monque.embedded import EmbeddedServer
+from trio_monque.jobs.claimable import unstarted_reason
 from trio_monque.store.driver.types import Collection, Database
 
 from .command_support import Command, command_of
@@ -99,7 +101,11 @@ def test_child_that_an_operator_cancels_and_one_whose_parent_is_gone(
 
     trio.run(program)
     said = {field(command("show", str(one["_id"])).out, "cancelled") for one in jobs.find({"name": "later"})}
-    assert said == {"by a caller, or by its start_by", "by run 1 of its parent, or by the end of that"}
+    assert said == {"by a caller", "by run 1 of its parent, or by the end of that"}
+    unstarted = {"startBy": PAST, "failReason": unstarted_reason(PAST)}
+    jobs.update_one({"scopeCancel": {"$exists": False}, "scope": {"$exists": True}}, {"$set": unstarted})
+    said = {field(command("show", str(one["_id"])).out, "cancelled") for one in jobs.find(unstarted)}
+    assert said == {"by its start_by: no run had begun by 2026-01-01 00:00:00Z"}
     jobs.update_many({"scopeCancel": 1}, {"$set": {"scopeCancel": 2**53 - 1}})
     (deleted,) = jobs.find({"scopeCancel": {"$exists": True}})
     assert field(command("show", str(deleted["_id"])).out, "cancelled") == "by the deletion of its parent"

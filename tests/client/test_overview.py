@@ -16,7 +16,7 @@ from tests.support.store import handle
 from trio_monque import Monque, Workers, open_scheduler
 from trio_monque.client import findings_and_overview
 from trio_monque.errors import InvalidOptionError, MonqueConnectionError
-from trio_monque.jobs.minutes import DONE, FAILED_ATTEMPTS, ROW, WAIT_BUCKETS, Part, minute_of
+from trio_monque.jobs.minutes import DONE, FAILED_ATTEMPTS, FAILED_FOR_GOOD, ROW, WAIT_BUCKETS, Part, minute_of
 from trio_monque.store.driver.types import Collection, Database
 from trio_monque.store.jobs import minutes_written
 from trio_monque.store.reads.queue_depths import DepthCaps
@@ -111,6 +111,19 @@ async def test_what_was_done_in_the_last_minutes_is_judged(db: Database, now: da
     await monque.enqueue("mail", run_at=now - timedelta(seconds=100))
     (failing,) = (await monque.get_overview()).concerns
     assert (failing.kind, failing.values["failed"], failing.values["attempts"]) == ("failing", 50, 150)
+
+
+async def test_jobs_that_failed_for_good_are_a_concern_for_an_hour(
+    db: Database, jobs: Collection, now: datetime
+) -> None:
+    row = [0] * ROW
+    row[DONE], row[FAILED_ATTEMPTS], row[FAILED_FOR_GOOD] = 100, 2, 2
+    ago = {"mail": 40, "letter": 61, "retried": 40}
+    parts = [Part(minute_of(now - timedelta(minutes=age)), 5, {name: row}) for name, age in ago.items()]
+    minutes_written.write(handle(db), "w", "1", parts)
+    jobs.insert_many([document(name, "failed", now - timedelta(minutes=ago[name])) for name in ("mail", "letter")])
+    (concern,) = (await Monque(db).get_overview()).concerns
+    assert (concern.kind, concern.values["name"], concern.values["failed"]) == ("failed_jobs", "mail", 2)
 
 
 async def test_scheduler_tells_how_many_jobs_can_run_at_once(db: Database) -> None:

@@ -77,9 +77,20 @@ def test_name_is_late_when_a_job_waits_over_a_minute_and_ten_times_as_long_as_us
 
 
 @pytest.mark.parametrize(
-    ("done", "failed", "is_failing"), [(0, 20, False), (0, 21, True), (189, 21, False), (188, 21, True), (9, 0, False)]
+    ("done", "failed", "is_failing"),
+    [
+        (20, 20, False),
+        (20, 21, True),
+        (189, 21, False),
+        (188, 21, True),
+        (9, 0, False),
+        (0, 2, False),
+        (0, 3, True),
+        (2, 3, True),
+        (3, 3, False),
+    ],
 )
-def test_name_fails_when_over_twenty_attempts_and_a_tenth_of_all_failed(
+def test_name_fails_when_many_attempts_and_a_tenth_of_all_failed_or_a_few_and_over_half(
     done: int, failed: int, is_failing: bool
 ) -> None:
     found = facts(recent={"mail": Figures(done=done, failed_attempts=failed, failed_for_good=4)})
@@ -92,6 +103,28 @@ def test_name_fails_when_over_twenty_attempts_and_a_tenth_of_all_failed(
             "failed_for_good": 4,
             "seconds": 600.0,
         }
+
+
+def test_name_with_jobs_that_failed_for_good_in_the_last_hour_and_are_still_failed() -> None:
+    found = facts(QueueDepth(failed=9), failed_for_good={"mail": 3})
+    assert only(found) == Concern("failed_jobs", {"name": "mail", "failed": 3, "seconds": 3600.0})
+    assert kinds(facts(QueueDepth(failed=9))) == []  # All of them failed earlier.
+    assert kinds(facts(QueueDepth(), failed_for_good={"mail": 3})) == []  # All of them were retried or deleted.
+    # They were not counted.
+    assert kinds(facts(QueueDepth(capped=frozenset({JobStatus.FAILED})), failed_for_good={"mail": 3})) == [
+        "failed_jobs"
+    ]
+
+
+def test_jobs_that_failed_for_good_are_not_a_second_line_of_one_cause() -> None:
+    failing = Figures(failed_attempts=3, failed_for_good=1)
+    assert kinds(facts(QueueDepth(failed=1), failed_for_good={"mail": 1}, recent={"mail": failing})) == ["failing"]
+    well = Figures(done=3, failed_attempts=3, failed_for_good=1)
+    assert kinds(facts(QueueDepth(failed=1), failed_for_good={"mail": 1}, recent={"mail": well})) == ["failed_jobs"]
+    ended = [schedule(JobStatus.FAILED)]
+    both = {"failed_for_good": {"mail": 1}, "schedules": ended}
+    assert kinds(facts(QueueDepth(failed=1), **both)) == ["schedule_failed"]
+    assert kinds(facts(QueueDepth(failed=2), **both)) == ["schedule_failed", "failed_jobs"]
 
 
 @pytest.mark.parametrize(

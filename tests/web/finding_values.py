@@ -11,6 +11,7 @@ EVERY_VALUE: Final = {
     **dict.fromkeys(("ago", "silent", "lease", "seconds", "longest"), 75.0),
     **dict.fromkeys(("count", "pending", "due", "held", "running"), Count(1204, True)),
     **dict.fromkeys(("up", "needed", "size", "used", "available", "examined", "returned", "deaths", "failures"), 7),
+    **dict.fromkeys(("failed", "attempts", "failed_for_good"), 12),
     **dict.fromkeys(("name", "instance", "host", "job", "index", "other", "problem", "reason", "query", "status"), "x"),
     **dict.fromkeys(("version", "oldest", "member", "database", "collection", "document"), "y"),
     "pid": 4711,

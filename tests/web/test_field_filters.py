@@ -11,10 +11,10 @@ from tests.web.http import LOOPS, Ask, asking
 from trio_monque import JobFilter, Monque
 from trio_monque.errors import InvalidOptionError
 from trio_monque.jobs.field_conditions import MOST_FIELDS
+from trio_monque.jobs.field_readings import readings_of
 from trio_monque.store.driver.types import Database
 from trio_monque.store.reads import queries
 from trio_monque.web import create_app
-from trio_monque.web.api.field_filters import readings_of
 
 FILTERS = ("meta.tenant", "data.n", "data.order.id", "data.tags", "data.__proto__")
 ID = "6926f1c2a40be1d7c3a81b52"

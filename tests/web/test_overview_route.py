@@ -31,8 +31,18 @@ SENTENCES: Final[list[tuple[str, dict[str, Any], str]]] = [
     ),
     (
         "failing",
-        {"name": "mail", "failed": 214, "attempts": 1285, "seconds": 600.0},
+        {"name": "mail", "failed": 214, "attempts": 1285, "failed_for_good": 0, "seconds": 600.0},
         "mail fails: 214 of 1,285 attempts in the last 10 m.",
+    ),
+    (
+        "failing",
+        {"name": "mail", "failed": 214, "attempts": 1285, "failed_for_good": 2, "seconds": 600.0},
+        "mail fails: 214 of 1,285 attempts in the last 10 m; 2 jobs failed for good.",
+    ),
+    (
+        "failed_jobs",
+        {"name": "mail", "failed": 3, "seconds": 3600.0},
+        "3 jobs of mail failed for good in the last hour.",
     ),
     ("stuck", {"name": "mail", "count": 1}, "1 job of mail is stuck: the holder gives no sign of life."),
     ("stuck", {"name": "mail", "count": 2}, "2 jobs of mail are stuck: the holder gives no sign of life."),

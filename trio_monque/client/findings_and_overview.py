@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Final
 
 from ..checks import check_seconds
-from ..diagnosis.concerns import RECENT, FleetFacts
+from ..diagnosis.concerns import FleetFacts
 from ..diagnosis.examination import Examination
+from ..diagnosis.failing_names import RECENT
 from ..diagnosis.findings import Diagnosis
 from ..diagnosis.judgement import judge
 from ..diagnosis.overview import Overview, overview_of
@@ -104,6 +105,7 @@ def _facts(context: ClientContext) -> FleetFacts:
         instances=instances,
         paused=paused,
         recent=hour.since(now - RECENT),
+        failed_for_good=hour.failed_for_good,
         usual_wait=hour.usual_wait,
         schedules=schedules,
         has_more_schedules=has_more_schedules,

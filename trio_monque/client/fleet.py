@@ -19,7 +19,8 @@ def instances(context: ClientContext) -> Operation[Sequence[Instance]]:
     """Return the scheduler instances that work on this collection, by id, each as of its last heartbeat.
 
     An instance that shut down in order is not among them. One that died is, with `is_live=False`, until another
-    instance has observed for ten of its heartbeat intervals that it does not change.
+    instance has observed for ten of its heartbeat intervals that it does not change. That instance counts from its own
+    start at the earliest; while none is alive, the entry stays.
 
     Raises:
         MonqueConnectionError: The database cannot be reached or used.

@@ -145,7 +145,8 @@ def get_minutes(
 
     A minute is there about half a minute after its end, when the schedulers have sent their heartbeats; without any job
     that ended it is left out. Minutes are kept for 26 hours. Jobs that Monque for Node has ended are not counted, nor
-    are those of schedulers with `minutes=False`, or in virtual time.
+    are those of schedulers with `minutes=False`, or in virtual time. What a process did in the minute in which it was
+    killed, and since its last heartbeat, is missing.
 
     An answer is kept for `stats_cache_ttl` seconds, and concurrent callers share one query. It is made of the latest
     100,000 documents: 26 hours of 64 schedulers that always have jobs. Of the last hour, all but the last three minutes

@@ -34,6 +34,7 @@ from ..jobs.rescue_policy import Rescue, RescuePolicy, decide_rescue, is_stale, 
 from ..log import logger_of
 from ..observations import Sighting
 from ..options_and_defaults import SchedulerConfig
+from ..safe_text import one_line
 from ..store.broken import doubled_fields
 from ..store.driver.driver_errors import is_timeout
 from ..store.driver.types import ObjectId
@@ -53,6 +54,10 @@ MOST_SENDINGS: Final = 3
 SEND_AGAIN_AFTER: Final = 0.2
 
 MOST_NAMED: Final = 10
+MOST_JOBS_OF_A_HOLDER: Final = 3
+"""Jobs that the line of a rescue names for each holder: it has ten holders at most."""
+MOST_OF_A_NAME: Final = 100
+"""Characters of the name of a job in that line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,7 +261,10 @@ def log_and_events_of(rescued: Sequence[Rescued]) -> Sequence[events.Event]:
     found: list[events.Event] = []
     if pending := pending_again(rescued):
         by_name = dict(Counter(job.name for job in pending).most_common())
-        holders = sorted({str((one.before.claim or NO_CLAIM).by) for one in rescued})
+        held: dict[str, list[Job]] = {_holder_of(one): [] for one in rescued}
+        for one in rescued:
+            if one.after.status is JobStatus.PENDING:
+                held[_holder_of(one)].append(one.after)
         logger.warning(
             "%d %s pending again that dead instances held (%s). Each of these was killed, out of memory, "
             "lost its database, or blocked its event loop for longer than its lease; "
@@ -264,7 +272,8 @@ def log_and_events_of(rescued: Sequence[Rescued]) -> Sequence[events.Event]:
             len(pending),
             "job is" if len(pending) == 1 else "jobs are",
             _listed(f"{name}: {count}" for name, count in by_name.items()),
-            _listed(iter(holders)),
+            _listed(_with_jobs(holder, held[holder]) for holder in sorted(held)),
+            extra={"job_ids": [str(job.id) for job in pending[:MOST_NAMED]]},
         )
         found.append(events.StaleJobsRecovered(len(pending), by_name))
     for one in rescued:
@@ -285,7 +294,17 @@ def _events_of(rescued: Rescued) -> Sequence[events.Event]:
     return [events.ScheduleExhausted(job, error), failed] if goes_on else [failed]
 
 
-def _listed(words: Iterator[str]) -> str:
+def _holder_of(rescued: Rescued) -> str:
+    return str((rescued.before.claim or NO_CLAIM).by)
+
+
+def _with_jobs(holder: str, jobs: Sequence[Job]) -> str:
+    """Return the holder with its first jobs; those that were given up have lines of their own."""
+    named = (f"{one_line(job.name, MOST_OF_A_NAME)} {job.id}" for job in jobs)
+    return f"{holder} ({_listed(named, MOST_JOBS_OF_A_HOLDER)})" if jobs else holder
+
+
+def _listed(words: Iterator[str], most: int = MOST_NAMED) -> str:
     named = list(words)
-    shown = ", ".join(named[:MOST_NAMED])
-    return shown if len(named) <= MOST_NAMED else f"{shown} and {len(named) - MOST_NAMED} more"
+    shown = ", ".join(named[:most])
+    return shown if len(named) <= most else f"{shown} and {len(named) - most} more"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -12,6 +13,7 @@ from ..jobs.job import JobStatus
 from ..jobs.minutes import Figures
 from ..jobs.name_pause import NamePause
 from ..jobs.views import QueueDepth, ScheduleBrief
+from .failing_names import failing_names, is_failing
 from .reasons import no_instance_runs
 
 MOST_CONCERNS: Final = 5
@@ -22,13 +24,8 @@ LATE_AFTER: Final = 60.0
 LATE_BY_TIMES: Final = 10.0
 """A name whose jobs usually wait for long is late when one waits this number of times as long."""
 
-MANY_FAILED: Final = 20
-"""Attempts of a name that may fail in `RECENT` in any case."""
-
-SHARE_FAILED: Final = 0.1
-"""The share of the attempts of a name that may fail in `RECENT` in any case."""
-
-RECENT: Final = timedelta(minutes=10)
+FAILED_WITHIN: Final = timedelta(hours=1)
+"""How long a job that failed for good is a concern. Without an end, one old job would hide what is new."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +52,7 @@ class FleetFacts:
         instances: All that have an entry, dead ones too.
         paused: The pauses, by name.
         recent: What became of the runs of each name in the last ten minutes.
+        failed_for_good: How many jobs of each name failed for good in the last hour.
         usual_wait: The median of the seconds that jobs of a name were due before they ran, in the last hour.
         schedules: The recurring jobs, next run first.
         has_more_schedules: There may be more.
@@ -66,6 +64,7 @@ class FleetFacts:
     instances: Sequence[Instance] = ()
     paused: Mapping[str, NamePause] = field(default_factory=dict)
     recent: Mapping[str, Figures] = field(default_factory=dict)
+    failed_for_good: Mapping[str, int] = field(default_factory=dict)
     usual_wait: Mapping[str, float] = field(default_factory=dict)
     schedules: Sequence[ScheduleBrief] = ()
     has_more_schedules: bool = False
@@ -118,19 +117,8 @@ def not_served(facts: FleetFacts) -> Iterator[Concern]:
 
 def failing(facts: FleetFacts) -> Iterator[Concern]:
     """Yield the names whose attempts fail often."""
-    for name, figures in sorted(facts.recent.items(), key=lambda one: -one[1].failed_attempts):
-        attempts = figures.done + figures.failed_attempts
-        if figures.failed_attempts > MANY_FAILED and figures.failed_attempts > SHARE_FAILED * attempts:
-            yield Concern(
-                "failing",
-                {
-                    "name": name,
-                    "failed": figures.failed_attempts,
-                    "attempts": attempts,
-                    "failed_for_good": figures.failed_for_good,
-                    "seconds": RECENT.total_seconds(),
-                },
-            )
+    for values in failing_names(facts.recent):
+        yield Concern("failing", values)
 
 
 def stuck(facts: FleetFacts) -> Iterator[Concern]:
@@ -170,6 +158,21 @@ def failed_schedules(facts: FleetFacts) -> Iterator[Concern]:
             )
 
 
+def failed_jobs(facts: FleetFacts) -> Iterator[Concern]:
+    """Yield the names with jobs that failed for good in the last hour and are still there as failed.
+
+    A name that is failing, and a schedule that failed for good, have lines of their own.
+    """
+    schedules = Counter(one.values["name"] for one in failed_schedules(facts))
+    for name, number in sorted(facts.failed_for_good.items(), key=lambda one: (-one[1], one[0])):
+        if name in facts.recent and is_failing(facts.recent[name]):
+            continue
+        depth = facts.depths.get(name, QueueDepth())
+        # Those that were retried, cancelled or deleted since are not failed any more.
+        if number and (depth.failed > schedules[name] or JobStatus.FAILED in depth.capped):
+            yield Concern("failed_jobs", {"name": name, "failed": number, "seconds": FAILED_WITHIN.total_seconds()})
+
+
 def paused_names(facts: FleetFacts) -> Iterator[Concern]:
     """Yield the paused names whose jobs wait."""
     for name in _by_age(facts):
@@ -190,6 +193,7 @@ WORST_FIRST: Final[Sequence[Callable[[FleetFacts], Iterator[Concern]]]] = (
     silent_instances,
     late,
     failed_schedules,
+    failed_jobs,
     paused_names,
     silent_without_jobs,
 )

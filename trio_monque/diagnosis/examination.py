@@ -15,6 +15,7 @@ from typing import Final, TypeVar
 
 from ..error_types import MonqueConnectionError
 from ..jobs.instance import Instance, is_alive
+from ..jobs.minutes import Figures, LastHour, minute_of
 from ..jobs.views import BrokenDocument
 from ..store.broken import broken_documents
 from ..store.driver.types import IndexModel
@@ -23,6 +24,7 @@ from ..store.job_collection import JobCollection
 from ..store.jobs import indexes
 from ..store.jobs import instances as stored
 from ..store.jobs.collection_options import look_at_options
+from ..store.jobs.minutes_written import read_minutes
 from ..store.reads.diagnosis import (
     backlog,
     cancelled_jobs,
@@ -36,6 +38,7 @@ from ..store.reads.diagnosis import index_health as diagnosis
 from ..store.reads.diagnosis import jobs as of_jobs
 from ..store.reads.diagnosis.caps import MOST_SECONDS, taking_up_to
 from .facts import Facts, IndexFacts, JobFacts, ServerFacts
+from .failing_names import RECENT
 
 T = TypeVar("T")
 
@@ -177,6 +180,7 @@ class Examination:
             unused=name if name and self._ask(partial(of_jobs.has_jobs, jobs, name)) is False else None,
             troubled=self._one(partial(of_jobs.troubled_jobs, jobs, now, name), latest, indexes.HELD)
             or of_jobs.Troubled(),
+            recent=self._recent(now),
             schedules=self._list(partial(of_jobs.bad_schedules, jobs, name), latest, indexes.UNIQUE_KEY),
             cancelled_schedules=self._list(partial(cancelled_jobs.cancelled_schedules, jobs, name), indexes.SCHEDULES),
             unstarted=self._list(partial(cancelled_jobs.unstarted_jobs, jobs, now, name), latest, indexes.START_BY),
@@ -191,6 +195,11 @@ class Examination:
             replace(one, is_live=is_alive(one.last_heartbeat, one.heartbeat_interval, now))
             for one in stored.read_all(self._jobs)
         ]
+
+    def _recent(self, now: datetime) -> Mapping[str, Figures]:
+        minutes = self._ask(partial(read_minutes, self._jobs, minute_of(now - RECENT), now)) or ()
+        recent = LastHour(minutes).since(now - RECENT)
+        return {name: figures for name, figures in recent.items() if self._name in (None, name)}
 
     def _broken(self, names: Sequence[str]) -> Sequence[BrokenDocument]:
         found = [*self._list(partial(documents.broken_at_the_heads, self._jobs, names), indexes.CLAIM)]

@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from ..jobs.instance import Instance
+from ..jobs.minutes import Figures
 from ..jobs.name_pause import NamePause
 from ..jobs.views import BrokenDocument
 from ..store.reads.diagnosis.backlog import Backlog
@@ -74,6 +75,7 @@ class JobFacts:
         backlogs: Pending jobs by name.
         unused: The name that was asked for, if no job has it.
         troubled: Jobs that died, or failed again and again.
+        recent: What became of the runs of each name in the last ten minutes.
         schedules: Those that cannot be understood.
         cancelled_schedules: Recurring jobs that were cancelled, and not declared again; the last one first.
         unstarted: Jobs that were cancelled because no run of them began in time.
@@ -90,6 +92,7 @@ class JobFacts:
     backlogs: Sequence[Backlog] = ()
     unused: str | None = None
     troubled: Troubled = field(default_factory=Troubled)
+    recent: Mapping[str, Figures] = field(default_factory=dict)
     schedules: Sequence[BadSchedule] = ()
     cancelled_schedules: Sequence[CancelledSchedule] = ()
     unstarted: Sequence[Unstarted] = ()

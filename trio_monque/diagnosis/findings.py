@@ -93,6 +93,7 @@ SEVERITIES: Final[Mapping[str, Severity]] = {
     "long-runs": Severity.WARNING,
     "not-starting": Severity.WARNING,
     "poison-job": Severity.PROBLEM,
+    "failing-name": Severity.WARNING,
     "failing-job": Severity.WARNING,
     "failed-jobs": Severity.WARNING,
     "rescued-jobs": Severity.NOTE,

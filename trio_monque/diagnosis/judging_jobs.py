@@ -16,6 +16,7 @@ from ..store.reads.diagnosis.documents import MOST_FOUND as MOST_DOCUMENTS
 from ..store.reads.diagnosis.held_jobs import Holder
 from ..store.reads.diagnosis.jobs import MANY_FAILURES, TroubledJob
 from .facts import JobFacts
+from .failing_names import failing_names
 from .findings import Finding, found
 from .judging_backlogs import judge_backlog
 
@@ -41,6 +42,8 @@ def judge_jobs(facts: JobFacts) -> Iterator[Finding]:
         yield from judge_backlog(backlog, facts, live)
     if facts.unused is not None and not any(facts.unused in one.names for one in live):
         yield found("no-such-name", name=facts.unused, similar=similar_name(facts.unused, live))
+    for values in failing_names(facts.recent):
+        yield found("failing-name", **values)
     yield from _judge_troubled(facts)
     for unstarted in facts.unstarted:
         yield found("not-started-in-time", name=unstarted.name, count=unstarted.count, job=str(unstarted.example))

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from ..jobs.claimable import was_unstarted
 from ..jobs.job import Job, JobStatus
 from ..jobs.job_parts import NO_CLAIM
 from ..jobs.nursery_scopes import OF_A_DELETED_PARENT
@@ -66,8 +67,10 @@ def why_cancelled(child: Job, parent: Job | None) -> Reason | None:
     is_asked = child.status is JobStatus.PROCESSING and (child.claim or NO_CLAIM).cancel_requested_at is not None
     if own is None or not (child.status is JobStatus.CANCELLED or is_asked):
         return None
+    if was_unstarted(child):
+        return Reason("by_start_by", {"start_by": child.limits.start_by})
     if own.cancelled_by is None:
-        return Reason("by_caller")  # Or its `start_by`: its `fail_reason` has that.
+        return Reason("by_caller")
     if own.cancelled_by == OF_A_DELETED_PARENT:
         return Reason("by_deletion")
     scope = None if parent is None else parent.nursery

@@ -168,16 +168,23 @@ class LastHour:
     Attributes:
         minutes: Each minute, the earliest first.
         usual_wait: For each name, the median of the seconds that its jobs were due before they ran.
+        failed_for_good: For each name with such jobs, how many failed for good.
     """
 
     minutes: Sequence[Minute] = ()
     usual_wait: Mapping[str, float] = field(default_factory=dict)
+    failed_for_good: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
     def of(cls, minutes: Sequence[Minute]) -> LastHour:
         """Make it from its minutes."""
-        medians = {name: figures.wait.percentile(0.5) for name, figures in _of_names(minutes).items()}
-        return cls(minutes, {name: median for name, median in medians.items() if median is not None})
+        names = _of_names(minutes)
+        medians = {name: figures.wait.percentile(0.5) for name, figures in names.items()}
+        return cls(
+            minutes,
+            {name: median for name, median in medians.items() if median is not None},
+            {name: figures.failed_for_good for name, figures in names.items() if figures.failed_for_good},
+        )
 
     def since(self, moment: datetime) -> Mapping[str, Figures]:
         """Return the figures of each name in the minutes that ended later than this moment."""

@@ -19,7 +19,7 @@ from ..host.limits import engine_limits
 from ..host.log_lines_of_jobs_and_documents import MOST_NAMED
 from ..jobs.views import WorkerView
 from ..loop_time import loop_time
-from ..options_and_defaults import SchedulerConfig
+from ..options_and_defaults import Retention, SchedulerConfig
 from ..store.driver.connection import check_database, check_pool
 from ..store.driver.database_threads import CONNECTIONS_NEEDED
 from ..store.driver.types import Database
@@ -222,4 +222,11 @@ def _described(engine: JobEngine, workers: Workers, config: SchedulerConfig) -> 
     if len(limits) > MOST_NAMED:
         names.append(f"{len(limits) - MOST_NAMED} more")
     in_all = "" if config.concurrency is None else f", at most {config.concurrency} in all"
-    return f"runs {', '.join(names) or 'nothing (no workers)'}{in_all}"
+    deletes = "" if config.retention is None else f"; retention: {_in_short(config.retention)}"
+    return f"runs {', '.join(names) or 'nothing (no workers)'}{in_all}{deletes}"
+
+
+def _in_short(retention: Retention) -> str:
+    ages = {"completed": retention.completed, "failed": retention.failed, "cancelled": retention.cancelled}
+    given = [f"{name}={age:.15g} s" for name, age in ages.items() if age is not None]
+    return ", ".join(given if retention.keep_last is None else [*given, f"keep_last={retention.keep_last}"])

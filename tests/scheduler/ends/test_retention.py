@@ -95,7 +95,7 @@ async def test_retention_deletes_old_ended_jobs_at_the_start_and_at_every_interv
         assert left(jobs) == {*kept[:1]}
         assert pruner_of(scheduler).healthy
         assert scheduler.is_healthy()
-    reported = [one.message for one in caplog.records if "retention" in one.message]
+    reported = [one.message for one in caplog.records if "retention deleted" in one.message]
     counts = ("2 completed, 1 failed", "1 completed, 1 failed", "1 completed")
     assert reported == [f"retention deleted jobs: {count}" for count in counts]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
@@ -390,6 +391,11 @@ async def test_log_names_counts_holders_and_likely_causes(
         dead.id,
     ):
         assert words in record.message
+    ids = record.__dict__["job_ids"]
+    assert len(set(ids)) == 3
+    held = re.search(rf"{re.escape(dead.id)} \((.+)\)$", record.message)
+    assert held is not None
+    assert sorted(one.split()[1] for one in held[1].split(", ")) == sorted(ids)
 
 
 async def test_virtual_months_of_an_idle_fleet_cost_no_commands(

@@ -14,7 +14,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from trio_monque import Discard, RunningJob, Workers, open_claims, open_scheduler, run_claims
+from trio_monque import Discard, Retention, RunningJob, Workers, open_claims, open_scheduler, run_claims
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.errors import InvalidOptionError
 from trio_monque.store.driver.types import Collection, Database
@@ -120,6 +120,26 @@ async def test_start_drain_and_end_are_logged_with_their_cause(
         "scheduler one stopped claiming and drains: the body of open_scheduler has ended",
         "scheduler one ended (the body of open_scheduler has ended): 1 completed, 0 failed, 0 released, 0 unfinished",
     ]
+
+
+@pytest.mark.parametrize(
+    ("retention", "shown"),
+    [
+        (
+            Retention(completed=86_400, failed=1e6, keep_last=1_000_000),
+            "completed=86400 s, failed=1000000 s, keep_last=1000000",
+        ),
+        (Retention(cancelled=0.5), "cancelled=0.5 s"),
+        (Retention(keep_last=10), "keep_last=10"),
+    ],
+)
+async def test_start_names_the_retention(
+    db: Database, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture, retention: Retention, shown: str
+) -> None:
+    caplog.set_level(logging.INFO, "trio_monque")
+    async with open_scheduler(db, retention=retention) as scheduler:
+        scheduler.drain()
+    assert life_of(caplog)[0].endswith(f": runs nothing (no workers); retention: {shown}")
 
 
 async def test_causes_of_the_end(db: Database, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture) -> None:

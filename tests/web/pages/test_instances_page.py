@@ -83,6 +83,9 @@ def test_other_holders_are_known_by_their_claims(db: Database) -> None:
     assert "has ended" in get(create_app(Monque(db)), "/instances/gone").text
 
 
+REMOVED_LATER = "A live instance removes its entry when it has seen no heartbeat for ten of its intervals."
+
+
 @pytest.mark.parametrize(
     ("ends_in", "alive", "sentence"),
     [
@@ -93,7 +96,8 @@ def test_other_holders_are_known_by_their_claims(db: Database) -> None:
             "Its 4 jobs become due again: the lease ended 10 s ago, and a live instance is about to take over.",
         ),
         (20.0, False, "Its 4 jobs wait until an instance starts: no other one is alive."),
-        (None, True, "It holds no job: live instances remove its entry later."),
+        (None, True, f"It holds no job. {REMOVED_LATER}"),
+        (None, False, "It holds no job. Its entry stays while no instance is alive."),
     ],
 )
 def test_what_becomes_of_jobs_depends_on_their_leases_and_on_the_others(

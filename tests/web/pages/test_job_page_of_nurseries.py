@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 from bson import ObjectId
 
+from tests.support.store import PAST
 from tests.web.pages.fetching import get
 from tests.web.pages.job_documents import job_document
 from trio_monque import Job, Monque
+from trio_monque.jobs.claimable import unstarted_reason
 from trio_monque.store.driver.types import Collection, Database
 from trio_monque.web import create_app
 
@@ -99,7 +101,12 @@ def test_children_that_the_caller_may_not_see_are_left_out(db: Database, jobs: C
         ({"status": "cancelled", "block": "undo", "scopeCancel": 1}, f"Cancelled by {FAILED} failed in the same block"),
         ({"status": "cancelled", "scopeCancel": 3}, "Cancelled by run 3 of its parent"),
         ({"status": "cancelled", "scopeCancel": 2**53 - 1}, "Cancelled by the deletion of its parent"),
-        ({"status": "cancelled"}, "Cancelled by a caller, or by its start_by"),
+        ({"status": "cancelled"}, "Cancelled by a caller"),
+        (
+            {"status": "cancelled", "startBy": PAST, "failReason": unstarted_reason(PAST)},
+            "Cancelled by its start_by no run had begun by 2026-01-01 00:00:00 UTC",
+        ),
+        ({"status": "cancelled", "startBy": PAST}, "Cancelled by a caller"),
         ({"status": "completed"}, ""),
     ],
 )

@@ -10,7 +10,7 @@ import pytest
 from tests.cli.doctor_support import enter
 from tests.web.pages.fetching import get
 from trio_monque import Monque, NewJob
-from trio_monque.jobs.minutes import DONE, FAILED_ATTEMPTS, ROW, Part
+from trio_monque.jobs.minutes import DONE, FAILED_ATTEMPTS, FAILED_FOR_GOOD, ROW, Part
 from trio_monque.store.driver.types import Database
 from trio_monque.store.jobs.minutes_written import document_of
 from trio_monque.web import create_app
@@ -41,6 +41,29 @@ def test_overview_shows_numbers_needs_names_and_errors(db: Database) -> None:
     assert "<script>alert" not in answer.text
     assert "⟨U+202E⟩" in answer.text
     assert "worker&lt;1&gt;" in answer.text
+
+
+@pytest.mark.parametrize(
+    ("for_good", "done", "href"),
+    [
+        (0, 0, "/jobs?status=later&amp;name=mail"),  # All of them will be tried again.
+        (1, 0, "/errors?name=mail&amp;since=1h"),
+        (1, 9, "/jobs?status=failed&amp;name=mail&amp;since=1h"),  # Most attempts succeed.
+    ],
+)
+def test_line_about_failures_leads_to_the_jobs_that_failed(db: Database, for_good: int, done: int, href: str) -> None:
+    monque = Monque(db)
+    job = monque.sync.enqueue("mail")
+    db["monque_jobs"].update_one({"_id": job.id}, {"$set": {"status": "failed"}})
+    enter(db, "worker", "mail")
+    row = [0] * ROW
+    row[DONE], row[FAILED_ATTEMPTS], row[FAILED_FOR_GOOD] = done, 3, for_good
+    part = Part(datetime.now(UTC).replace(second=0, microsecond=0) - timedelta(minutes=2), 3, {"mail": row})
+    db["monque_jobs.minutes"].insert_one(document_of(part, "worker", "abcd"))
+    app = create_app(monque)
+    needs = get(app, "/").text.partition('<ul class="attention">')[2].partition("</ul>")[0]
+    assert re.findall('href="([^"]+)"', needs) == [href]
+    assert get(app, href.replace("&amp;", "&")).status_code == 200
 
 
 def test_silent_instances_are_red_only_if_they_held_jobs(db: Database) -> None:

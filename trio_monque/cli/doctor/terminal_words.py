@@ -303,7 +303,8 @@ _say(
     "Instance {instance} (process {pid} on {host}) sent its last heartbeat {ago} s ago: it died, is frozen, or does "
     "not reach the database.",
     "See what became of that process, and start another one if it is gone. Live instances rescue its jobs within a "
-    "lease, and remove its entry after ten of its heartbeat intervals.",
+    "lease. One of them removes its entry when it has seen no heartbeat for ten of its intervals, counted from its own "
+    "start at the earliest; while no instance is alive, the entry stays.",
 )
 _say(
     "overdue-threads",
@@ -394,6 +395,13 @@ _say(
     "Look at one: `trio-monque show {job}`. Then look at what the job does to its process: memory, native code, a "
     "call that exits. When that is repaired, `trio-monque retry {job}` lets it run again; `trio-monque delete {job}` "
     "drops it. After `max_rescues` deaths it is `failed` by itself.",
+)
+_say(
+    "failing-name",
+    "The name {name!r} fails: {failed} of {attempts} attempts in the last {seconds:.0f} s. Jobs of it that failed for "
+    "good meanwhile: {failed_for_good}.",
+    "Look at one of them: `trio-monque jobs --name {quoted} --status failed` lists those that failed for good, and "
+    "`--status pending` those that will be tried again. `trio-monque show ID` has the traceback.",
 )
 _say(
     "failing-job",

@@ -13,6 +13,7 @@ from ...diagnosis.reasons import Reason
 from ...error_types import BrokenDocumentError
 from ...jobs.job import Job
 from ...jobs.job_query import JobFilter
+from ..output import moment
 
 MOST_LISTED: Final = 10
 
@@ -94,7 +95,8 @@ def _of_failure(reason: Reason) -> str:
 
 
 _SENTENCES: Final[Mapping[str, Callable[[Reason], str]]] = {
-    "by_caller": lambda _: "by a caller, or by its start_by",
+    "by_caller": lambda _: "by a caller",
+    "by_start_by": lambda reason: f"by its start_by: no run had begun by {moment(reason.values['start_by'])}",
     "by_deletion": lambda _: "by the deletion of its parent",
     "by_failure": _of_failure,
     "by_run": lambda reason: f"by run {reason.values['run']:,} of its parent, or by the end of that",

@@ -31,8 +31,8 @@ def instances(access: JobsAccess) -> int:
     `held` counts the running jobs themselves: it is right before the first heartbeat, and for a process that died.
     The numbers behind the names are those of the last heartbeat.
 
-    An instance that shut down normally has no entry. One that is dead keeps its entry until another instance removes
-    it. Monque for Node works without entries.
+    An instance that shut down normally has no entry. One that is dead keeps its entry until another instance has seen
+    no heartbeat for ten of its intervals, five minutes by default. Monque for Node works without entries.
     """
     found, pauses = access.client.instances(), access.client.pauses()
     held = numbers_held(access.jobs)

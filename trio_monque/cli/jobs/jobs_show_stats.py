@@ -22,8 +22,9 @@ from ...store.reads.queries import raw_documents
 from ..exit_statuses import CHECK_FAILED, SUCCEEDED
 from ..output import duration, moment, print_json, print_records, since, warn
 from ..parameters import LENGTH
-from .access import JobsAccess, jobs_options
+from .access import JobsAccess, invalid_options, jobs_options
 from .family import family_as_json, family_of
+from .field_options import GivenFields, field_options
 from .held import list_held
 from .selection import GivenSelection, selection_options
 from .show_page import print_job
@@ -36,6 +37,7 @@ _EXAMPLES_OF_JOBS: Final = """\b
 Examples:
   trio-monque jobs --status failed --newer-than 1d
   trio-monque jobs --name send-mail --status pending
+  trio-monque jobs --name send-mail --data order.id=17
   trio-monque jobs --fail-reason timeout --limit 200 --json
   trio-monque jobs --held-by worker-1
   trio-monque jobs --parent 65f1c0ffee0123456789abcd
@@ -56,6 +58,7 @@ Examples:
 
 @click.command(short_help="List jobs.", epilog=_EXAMPLES_OF_JOBS)
 @selection_options
+@field_options
 @click.option(
     "--sort",
     type=click.Choice([sign + order for order in ORDERS for sign in ("", "-")]),
@@ -72,6 +75,7 @@ Examples:
 @jobs_options
 def jobs(
     access: JobsAccess,
+    fields: GivenFields,
     selection: GivenSelection,
     *,
     sort: str | None,
@@ -85,6 +89,9 @@ def jobs(
     A page reads ten thousand jobs at most. If those that match are rare, it may have few of them, or none, and its
     cursor continues the search.
 
+    --data and --meta have no index: the server looks into each job that --name and --status leave. Give these as well,
+    or create an index for the field with `trio-monque indexes`; --sort -created_at uses it.
+
     A job is `processing (stuck)` if its holder gives no sign of life: `show ID` says what becomes of it.
 
     With --json: {"jobs": [...], "cursor": "..."}, and the cursor is null on the last page. `show ID --json` has the
@@ -93,10 +100,11 @@ def jobs(
     Exit status: 0, even if no job matches; 1 if --held-by names an unknown instance; 2 if the jobs could not be read.
     """
     if held_by is not None:
-        if sort or cursor or parent or not selection.is_everything:
+        if sort or cursor or parent or fields or not selection.is_everything:
             raise click.UsageError("--held-by takes no other selection, no --sort and no --cursor: leave them out")
         return list_held(access, held_by, limit)
-    chosen = JobFilter(**selection.at(access.now), parent=parent)
+    with invalid_options(fields="data"):
+        chosen = JobFilter(**selection.at(access.now), parent=parent, fields=fields or None)
     page = access.client.get_jobs_with_cursor(
         cursor=cursor, limit=limit, filter=chosen, sort=sort or _default_order(chosen)
     )

@@ -76,11 +76,37 @@ def worst(statuses: Iterable[int]) -> int:
     return max(statuses, key=_FROM_GOOD_TO_BAD.index, default=SUCCEEDED)
 
 
+_OF_A_SIGNAL: Final = 128
+"""A shell gives this and the number of the signal as the status of a process that a signal killed."""
+
+_CRASHED: Final = "a crash in native code, such as that of an extension module"
+_WHY: Final = {
+    signal.SIGKILL: "for example by the kernel because memory ran out",
+    signal.SIGSEGV: _CRASHED,
+    signal.SIGABRT: _CRASHED,
+    signal.SIGBUS: _CRASHED,
+    signal.SIGILL: _CRASHED,
+    signal.SIGFPE: _CRASHED,
+}
+"""What usually sends a signal that is not a request to end."""
+
+
 def described(returncode: int) -> str:
     """Say how a process has ended, for a log line."""
     if returncode < 0:
-        try:
-            return f"was killed by {signal.Signals(-returncode).name}"
-        except ValueError:  # A real-time signal.
-            return f"was killed by signal {-returncode}"
+        why = _why(-returncode)
+        return f"was killed by {_name_of(-returncode)} (status {_OF_A_SIGNAL - returncode}{f'; {why}' if why else ''})"
+    if returncode > _OF_A_SIGNAL and (why := _why(returncode - _OF_A_SIGNAL)):
+        return f"ended with status {returncode}, the status after {_name_of(returncode - _OF_A_SIGNAL)} ({why})"
     return f"ended with status {returncode}"
+
+
+def _why(number: int) -> str | None:
+    return next((why for one, why in _WHY.items() if one == number), None)
+
+
+def _name_of(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # A real-time signal.
+        return f"signal {number}"

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
 from ...jobs.field_conditions import FieldValue, is_field_path, is_field_value
+from ...jobs.field_readings import DATA, readings_of
 from ...jobs.job_query import JobFilter
-from ...store.driver.types import ObjectId
 from ..answers import INVALID_INPUT, RefusedRequestError
 from ..hooks import Hooks
 
@@ -16,10 +15,7 @@ NOT_A_FILTER: Final = "Jobs cannot be filtered by {} here: list it in `filters` 
 HIDDEN_DATA: Final = "Data are serialized here, so jobs cannot be filtered by them"
 NAME_NEEDED: Final = "Data of some names are serialized here: give another name to filter by data"
 
-_DATA: Final = "data."
-_PREFIXES: Final = ("meta.", _DATA)
-_NUMBER: Final = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?", re.ASCII)
-_WORDS: Final[Mapping[str, FieldValue]] = {"true": True, "false": False, "null": None}
+_PREFIXES: Final = ("meta.", DATA)
 
 
 def is_field_key(key: str) -> bool:
@@ -41,26 +37,6 @@ def fields_in(pairs: Iterable[tuple[str, str]]) -> Mapping[str, tuple[FieldValue
     return found or None
 
 
-def readings_of(path: str, text: str) -> tuple[FieldValue, ...]:
-    """Return all values that the text may stand for: "5" is a text and a number. Meta are texts always."""
-    if not path.startswith(_DATA):
-        return (text,)
-    if text in _WORDS:
-        return text, _WORDS[text]
-    if len(text) == 24 and ObjectId.is_valid(text):
-        return (text, *_numbers(text), ObjectId(text))
-    return (text, *_numbers(text))
-
-
-def _numbers(text: str) -> tuple[FieldValue, ...]:
-    if not _NUMBER.fullmatch(text) or len(text) > 40:
-        return ()
-    number = float(text) if re.search("[.eE]", text) else int(text)
-    # A larger integer can be stored as a float only.
-    number = number if is_field_value(number) else float(text)
-    return (number,) if is_field_value(number) else ()
-
-
 def check_fields(hooks: Hooks, filters: Collection[str], asked: JobFilter | None) -> None:
     """Refuse fields that are not among those of the application, and data that the caller may not see as they are.
 
@@ -71,7 +47,7 @@ def check_fields(hooks: Hooks, filters: Collection[str], asked: JobFilter | None
     for path, _ in asked.field_conditions:
         if path not in filters:
             raise RefusedRequestError(400, NOT_A_FILTER.format(path))
-    if not any(path.startswith(_DATA) for path, _ in asked.field_conditions):
+    if not any(path.startswith(DATA) for path, _ in asked.field_conditions):
         return
     if hooks.serialize_payload is not None:
         raise RefusedRequestError(400, HIDDEN_DATA)

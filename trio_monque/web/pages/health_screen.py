@@ -106,7 +106,7 @@ def where_of(finding: Finding) -> tuple[str | None, Sequence[str], Mapping[str, 
 _OF_INSTANCES: Final = frozenset(
     {"dead-instance", "overdue-threads", "blocked-loop", "stuck-jobs", "stuck-node-jobs", "node-peer"}
 )
-_OF_NAMES: Final = frozenset({"unknown-name", "owed-follow-ups"})
+_OF_NAMES: Final = frozenset({"unknown-name", "owed-follow-ups", "failing-name"})
 _TABS: Final[Mapping[str, str]] = {
     "paused-name": "due",
     "backlog": "due",

@@ -15,7 +15,7 @@ from ...jobs.instance import Instance, clamped
 from ...jobs.job import Job, JobStatus, deaths_of
 from ...jobs.job_parts import NO_CLAIM, FollowUpChosen, FollowUpOwed, FollowUpParked
 from ..api.full_view import lease_end_of
-from ..words.lengths import ago, counted, grouped, length
+from ..words.lengths import ago, counted, grouped, length, moment
 
 MOST_META: Final = 100
 """Values of the meta in the list. The JSON of the job has all."""
@@ -202,8 +202,10 @@ def _as_child(job: Job, cancelled: Reason | None) -> Iterator[Fact]:
             yield Fact("Cancelled by", f"run {grouped(run)} of its parent, or by the end of that")
         case Reason("by_deletion"):
             yield Fact("Cancelled by", "the deletion of its parent")
+        case Reason("by_start_by", {"start_by": start_by}):
+            yield Fact("Cancelled by", "its start_by", note=f"no run had begun by {moment(start_by)}")
         case _:
-            yield Fact("Cancelled by", "a caller, or by its start_by")
+            yield Fact("Cancelled by", "a caller")
 
 
 def facts_of_blocks(parent: Job, blocks: Sequence[BlockNow], *, is_capped: bool) -> Sequence[Fact]:

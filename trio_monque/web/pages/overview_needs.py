@@ -44,14 +44,26 @@ def _jobs(status: str, label: str) -> Callable[[Mapping[str, Any]], tuple[str, S
     return lambda values: (label, ("jobs",), {"status": status, "name": values["name"]})
 
 
+def _failing(values: Mapping[str, Any]) -> tuple[str, Sequence[str], Mapping[str, str]]:
+    # The screen Errors has jobs that failed for good. Those that will be tried again are there with their last error.
+    if values["failed_for_good"]:
+        return "See its errors", ("errors",), {"name": values["name"], "since": "1h"}
+    return "See its retries", ("jobs",), {"status": "later", "name": values["name"]}
+
+
 _WHERE: Final[Mapping[str, Callable[[Mapping[str, Any]], tuple[str, Sequence[str], Mapping[str, str]]]]] = {
     "not_served": lambda _values: ("See instances", ("instances",), {}),
     "no_instance": lambda _values: ("See instances", ("instances",), {}),
-    "failing": lambda values: ("See its errors", ("errors",), {"name": values["name"], "since": "1h"}),
+    "failing": _failing,
     "stuck": _jobs("running", "See its running jobs"),
     "silent_instance": lambda values: ("See the instance", ("instances", values["instance"]), {}),
     "late": _jobs("due", "See its due jobs"),
     "schedule_failed": lambda values: ("See the schedule", ("jobs", values["job"]), {}),
+    "failed_jobs": lambda values: (
+        "See its failed jobs",
+        ("jobs",),
+        {"status": "failed", "name": values["name"], "since": "1h"},
+    ),
     "paused": _jobs("due", "See its due jobs"),
     "silent_without_jobs": lambda _values: ("See instances", ("instances",), {}),
 }

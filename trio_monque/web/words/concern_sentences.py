@@ -22,7 +22,13 @@ def _due_jobs(values: Values) -> str:
 
 def _failing(values: Values) -> str:
     of_all = f"{values['failed']:,} of {counted(values['attempts'], 'attempt')}"
-    return f"{values['name']} fails: {of_all} in the last {length(values['seconds'])}."
+    for_good = values["failed_for_good"]
+    ended = f"; {counted(for_good, 'job')} failed for good" if for_good else ""
+    return f"{values['name']} fails: {of_all} in the last {length(values['seconds'])}{ended}."
+
+
+def _failed_jobs(values: Values) -> str:
+    return f"{counted(values['failed'], 'job')} of {values['name']} failed for good in the last hour."
 
 
 def _late(values: Values) -> str:
@@ -62,6 +68,7 @@ _SENTENCES: Final[Mapping[str, Callable[[Values], str]]] = {
     "silent_instance": _silent,
     "late": _late,
     "schedule_failed": _schedule_failed,
+    "failed_jobs": _failed_jobs,
     "paused": lambda values: (
         f"{values['name']} is paused{since_and_by(values['since'], values['by'])}, with {_due_jobs(values)}."
     ),

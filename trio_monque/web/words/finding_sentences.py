@@ -249,6 +249,10 @@ _TEXTS: Final[Mapping[str, tuple[str, str]]] = {
         ),
         "Look at one, for example {job}: what does it do to its process? When that is repaired, retry it.",
     ),
+    "failing-name": (
+        "{name} fails: {failed} of {attempts} attempts in the last {seconds}. Failed for good: {failed_for_good}.",
+        "Look at one of its failed jobs, or at one that will be tried again: its page has the traceback.",
+    ),
     "failing-job": (
         "Jobs of the name {name} that failed {failures} times in a row or more: {count}, one of them with: {reason}",
         "Repair what the error names, or cancel the job {job}.",

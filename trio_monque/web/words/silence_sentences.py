@@ -21,7 +21,8 @@ def sentence_of_silence(instance: Instance, holder: Holder | None, now: datetime
     silent = length(max(0.0, (now - instance.last_heartbeat) / timedelta(seconds=1)))
     begin = f"{instance.id} (process {instance.pid} on {instance.host}) has been silent for {silent}."
     if holder is None:
-        return f"{begin} It holds no job: live instances remove its entry later."
+        removed = "A live instance removes its entry when it has seen no heartbeat for ten of its intervals."
+        return f"{begin} It holds no job. {removed if is_one_alive else 'Its entry stays while no instance is alive.'}"
     ends = (holder.silent_since or instance.last_heartbeat) + timedelta(seconds=holder.lease)
     return f"{begin} {fate_of(holder, ends, now, is_one_alive=is_one_alive)}"
 
