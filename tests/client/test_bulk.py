@@ -185,7 +185,7 @@ async def test_query_that_fails_after_the_bulk_write_does_not_fail_the_call(
     ids = [put(jobs, status) for _ in range(3)]
     reported = listening(watched)
     interceptor.before(is_bulk_write, changing(jobs, ids[1], {"status": "processing"}))
-    with fail_next(watched, AutoReconnect, command="see which jobs"):
+    with fail_next(watched, AutoReconnect, command="read which jobs"):
         assert await CALLS[action](watched, status=status) == BulkResult(2)
     assert reported == [EVENT[action](2, {})]
 

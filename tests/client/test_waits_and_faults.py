@@ -134,7 +134,7 @@ async def test_wait_outlasts_looks_that_fail(
         async with trio.open_nursery() as nursery:
             nursery.start_soon(trio.to_thread.run_sync, partial(end, jobs, job.id, how))
             assert await how_it_ended(monque, job.id) == how
-    warnings = [one for one in caplog.records if "the waits for jobs go on" in one.getMessage() and one.levelno >= 30]
+    warnings = [one for one in caplog.records if "waits for jobs continue" in one.getMessage() and one.levelno >= 30]
     assert len(warnings) == (looks_that_fail > 1)
 
 

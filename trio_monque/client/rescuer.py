@@ -258,11 +258,10 @@ def log_and_events_of(rescued: Sequence[Rescued]) -> Sequence[events.Event]:
         by_name = dict(Counter(job.name for job in pending).most_common())
         holders = sorted({str((one.before.claim or NO_CLAIM).by) for one in rescued})
         logger.warning(
-            "%d %s pending again that dead instances held (%s). Each of these was killed, out of memory, "
-            "lost its database, or blocked its event loop for longer than its lease; "
-            "or its handler did not obey at lock_timeout: %s",
+            "rescued %d %s from dead instances (%s). Each instance was killed, ran out of memory, lost its database "
+            "or blocked its event loop for longer than its lease, or a handler did not stop at lock_timeout: %s",
             len(pending),
-            "job is" if len(pending) == 1 else "jobs are",
+            "job" if len(pending) == 1 else "jobs",
             _listed(f"{name}: {count}" for name, count in by_name.items()),
             _listed(iter(holders)),
         )
@@ -279,7 +278,7 @@ def _events_of(rescued: Rescued) -> Sequence[events.Event]:
     if error is None:
         return []
     goes_on = job.status is JobStatus.PENDING
-    what = f"goes on at {job.next_run_at}" if goes_on else "is given up"
+    what = f"used up its rescues; its schedule continues at {job.next_run_at}" if goes_on else "failed for good"
     logger.error("job %s %s: %s%s", job, what, "" if isinstance(error, ScheduleEndedError) else "it ", error)
     failed = events.JobFailed(job, error, will_retry=goes_on)
     return [events.ScheduleExhausted(job, error), failed] if goes_on else [failed]
