@@ -99,7 +99,7 @@ def test_child_that_an_operator_cancels_and_one_whose_parent_is_gone(
 
     trio.run(program)
     said = {field(command("show", str(one["_id"])).out, "cancelled") for one in jobs.find({"name": "later"})}
-    assert said == {"by a caller, or by its start_by", "by run 1 of its parent, or by the end of that"}
+    assert said == {"by a caller, or by its start_by", "by run 1 of its parent, or by the end of that run"}
     jobs.update_many({"scopeCancel": 1}, {"$set": {"scopeCancel": 2**53 - 1}})
     (deleted,) = jobs.find({"scopeCancel": {"$exists": True}})
     assert field(command("show", str(deleted["_id"])).out, "cancelled") == "by the deletion of its parent"

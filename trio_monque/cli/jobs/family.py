@@ -97,7 +97,7 @@ _SENTENCES: Final[Mapping[str, Callable[[Reason], str]]] = {
     "by_caller": lambda _: "by a caller, or by its start_by",
     "by_deletion": lambda _: "by the deletion of its parent",
     "by_failure": _of_failure,
-    "by_run": lambda reason: f"by run {reason.values['run']:,} of its parent, or by the end of that",
+    "by_run": lambda reason: f"by run {reason.values['run']:,} of its parent, or by the end of that run",
 }
 
 
