@@ -79,7 +79,7 @@ def test_other_holders_are_known_by_their_claims(db: Database) -> None:
     assert "alive" not in text
     one = get(create_app(Monque(db)), "/instances/node-1/")
     assert one.status_code == 200
-    assert "known by its claims only" in one.text
+    assert "known only by its claims" in one.text
     assert "has ended" in get(create_app(Monque(db)), "/instances/gone").text
 
 
