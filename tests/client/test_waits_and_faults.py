@@ -302,7 +302,9 @@ async def test_outage_that_lasts_as_long_as_the_wait_is_the_cause_of_its_end(
 ) -> None:
     job = await monque.enqueue("double", 1)
     with fail_next(monque, AutoReconnect("gone"), command=LOOK, times=None):
-        with pytest.raises(TimeoutError, match="after 100 s; it goes on; the last look failed: .*gone") as error:
+        with pytest.raises(
+            TimeoutError, match="after 100 s; the job continues; the last query failed: .*gone"
+        ) as error:
             await monque.wait_job(job, timeout=100)
     assert isinstance(error.value.__cause__, MonqueConnectionError)
     assert 100 <= trio.current_time() < 101

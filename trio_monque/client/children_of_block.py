@@ -105,7 +105,7 @@ class ChildrenOfBlock:
         if not self._is_over:
             await self._change(within)
         if self._is_over:
-            raise MonqueError(f"the block {self.block.key!r} of the job nursery is over: wait inside of it")
+            raise MonqueError(f"the block {self.block.key!r} of the job nursery has ended: wait inside it")
 
     async def _change(self, within: float | None) -> None:
         with anyio.move_on_after(within):

@@ -180,7 +180,7 @@ class ProgramNurseries:
 
     def _lost(self) -> NurseryLostError:
         return NurseryLostError(
-            f"the nursery of this program is lost: job {self.job}, which stands for it, was not renewed in time, or "
+            f"the nursery of this program is lost: job {self.job}, which represents it, was not renewed in time, or "
             "was deleted or changed. Its children are cancelled"
         )
 

@@ -175,7 +175,7 @@ class HandlerNurseries:
         """See `RunningJob.step`."""
         given: object = key
         if not is_key(given, LONGEST_STEP):
-            raise InvalidOptionError("key", given, f"must be a text of 1 to {LONGEST_STEP} characters")
+            raise InvalidOptionError("key", given, f"must be a string of 1 to {LONGEST_STEP} characters")
         async with self._one_step:
             if key not in self._steps():
                 value = function(*args)

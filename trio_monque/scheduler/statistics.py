@@ -16,7 +16,7 @@ from ..jobs.job import Job
 
 @dataclass(frozen=True, kw_only=True)
 class Statistics(EngineNumbers):
-    """What a scheduler has done since its start, and does now. Durations are in seconds.
+    """What a scheduler has done since its start, and is doing now. Durations are in seconds.
 
     A run is counted once, when the database has accepted its end: as `completed`, `failed`, `snoozed`, `released` or
     `cancelled`. If the database did not accept it, the claim was lost.

@@ -126,7 +126,7 @@ def test_an_instance_has_its_jobs_longest_first_through_the_hooks(db: Database) 
     assert "{&#34;shown&#34;: &#34;progress&#34;}" in text
     assert "3 h" in words(text)
     assert text.index("oldest") < text.index("import</a></td>")
-    assert "mail 2: plain handlers that go on" in words(text)
+    assert "mail 2: plain handlers that are still running" in words(text)
 
 
 def test_more_running_jobs_than_a_page_has_are_a_link(db: Database) -> None:
