@@ -150,7 +150,7 @@ def check_collection_name(value: object) -> None:
         raise InvalidOptionError(
             "collection_name",
             value,
-            "must be a name that MongoDB allows: not empty, no '$', not under 'system.', dots only inside",
+            "must be a name that MongoDB allows: not empty, without '$', not under 'system.', with dots only inside",
         )
     if len(value.encode()) > LONGEST_COLLECTION_NAME:
         raise InvalidOptionError("collection_name", value, f"must have at most {LONGEST_COLLECTION_NAME} bytes")
@@ -164,7 +164,7 @@ def check_instance_id(value: object) -> None:
     """Checks that an instance id is readable in logs, and not the id of another document in the same collection."""
     if not isinstance(value, str) or not 1 <= len(value) <= 255 or not value.isprintable() or value != value.strip():
         raise InvalidOptionError(
-            "instance_id", value, "must be 1 to 255 printable characters without spaces at its ends"
+            "instance_id", value, "must be 1 to 255 printable characters without leading or trailing spaces"
         )
     if value.startswith(_RESERVED_IDS):
         raise InvalidOptionError("instance_id", value, f"must not begin with {' or '.join(_RESERVED_IDS)}")
@@ -214,13 +214,13 @@ def problem_of_handler(handler: Any, argument: str) -> str | None:
     if inspect.iscoroutine(handler):
         handler.close()  # Otherwise Python would also warn that it was never awaited.
         name = handler.__name__
-        return f"its handler was called already: register the function itself, {name} and not {name}()"
+        return f"its handler was already called: register the function itself, {name} and not {name}()"
     if not callable(handler):
         return f"its handler {handler!r} is not callable"
     if inspect.isclass(handler):
         return f"its handler is the class {handler.__name__}: register a function, or a method of an instance"
     if inspect.isasyncgenfunction(handler) or inspect.isgeneratorfunction(handler):
-        return "its handler is a generator: a handler returns, it does not yield"
+        return "its handler is a generator: a handler must return, not yield"
     try:
         signature = signature_of(handler)
     except (TypeError, ValueError):  # Some functions that are written in C have no signature.
@@ -229,7 +229,7 @@ def problem_of_handler(handler: Any, argument: str) -> str | None:
         signature.bind(None)
     except TypeError:
         needs, advice = _needs(signature), _advice(signature)
-        return f"its handler takes {needs}, and is called with one argument, the {argument}: {advice}"
+        return f"its handler takes {needs}, but is called with one argument, the {argument}: {advice}"
     return None
 
 
@@ -242,7 +242,7 @@ def _advice(signature: inspect.Signature) -> str:
     first = next(iter(signature.parameters), "")
     if first in ("self", "cls"):
         return "register the method of an instance"
-    return "bind the others with functools.partial, or use resources=" if first else "add it, also where it is unused"
+    return "bind the others with functools.partial, or use resources=" if first else "add it, even if it is unused"
 
 
 _REST = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)

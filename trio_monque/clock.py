@@ -127,7 +127,7 @@ def begin_virtual_time(start: datetime) -> VirtualTime:
         return _begin(chosen, trio.lowlevel.current_clock())
     if begun.start != chosen:
         raise MonqueError(
-            f"the virtual time of this run has begun already, with {begun.start}: all clients of a run share one "
+            f"the virtual time of this run has already begun, with {begun.start}: all clients of a run share one "
             "timeline. Choose its start before the first client or scheduler asks for the time"
         )
     return begun

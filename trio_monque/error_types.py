@@ -239,7 +239,7 @@ class TransactionTimeoutError(MonqueError, TimeoutError):
 
     def __init__(self, item: str, limit: float) -> None:
         super().__init__(
-            f"the function of the transaction of {item} took longer than {limit:.3g} s: nothing was committed. It has "
+            f"the transaction function of {item} took longer than {limit:.3g} s: nothing was committed. It may take "
             "what is left of the lease of its claim, and at most 60 s: do less in it, or raise heartbeat_interval"
         )
         self.limit = limit
@@ -255,7 +255,7 @@ class FilterStillMatchesError(MonqueError):
 
     def __init__(self, document_id: object, filter: object) -> None:  # noqa: A002  # As it is called everywhere.
         super().__init__(
-            f"document {shown(document_id)} was finished and still matches {shown(filter)}: it would be claimed "
+            f"document {shown(document_id)} was finished but still matches {shown(filter)}: it would be claimed "
             "again and again. Finish with an update that makes the filter false, for example "
             "finish({'$set': {'status': 'done'}}) for {'status': 'new'}"
         )

@@ -54,6 +54,6 @@ def asked_backoff(
         if not 0 <= seconds < math.inf:
             raise ValueError(f"backoff gave {seconds} seconds")
     except BaseException:
-        logger.exception("a backoff function failed; the exponential backoff is used instead")
+        logger.exception("a backoff function failed; using the exponential backoff instead")
         return otherwise.delay(failures)
     return seconds

@@ -285,7 +285,7 @@ class SchedulerConfig(ClientConfig, HostOptions):
             raise InvalidOptionError(
                 "cleanup_timeout",
                 self.cleanup_timeout,
-                f"leaves a run no time: its clean-up must end by nine tenths of lock_timeout={self.lock_timeout:g}",
+                f"leaves no time for a run: its clean-up must end by nine tenths of lock_timeout={self.lock_timeout:g}",
             )
 
 

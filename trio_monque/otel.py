@@ -170,7 +170,7 @@ def _contained(call: Callable[[], T]) -> T | None:
     except BaseException as error:
         if is_interruption(error):
             raise
-        logger.warning("tracing failed; the job goes on without", exc_info=exc_info_of(error))
+        logger.warning("tracing failed; the job continues without it", exc_info=exc_info_of(error))
         return None
 
 

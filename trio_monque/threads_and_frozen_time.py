@@ -232,7 +232,9 @@ def work_unawaited(function: Callable[[], object]) -> None:
         freeze.thaw()
         if not is_shortage(error):
             raise
-        logger.warning("could not start a thread for a clean-up: %s. A lease ends what it would have released", error)
+        logger.warning(
+            "could not start a thread for a cleanup: %s; what it would have released expires with its lease", error
+        )
 
 
 def call_run(function: Callable[..., Any], *arguments: Any) -> Any:

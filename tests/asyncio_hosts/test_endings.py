@@ -174,7 +174,7 @@ def test_listener_that_does_not_obey_is_left_behind(db: Database, run: Run, capl
 
     run(main)
     assert sorted(log) == ["began", "ended", "strays"]
-    assert "left behind" in caplog.text
+    assert "abandoned listener" in caplog.text
 
 
 @pytest.mark.full

@@ -329,7 +329,7 @@ def test_error_of_a_processor_or_sampler_is_logged_and_does_not_change_the_end_o
 
     run(main)
     assert sorted(ran) == ["async", "plain"]
-    assert raising.calls == caplog.text.count("tracing failed; the job goes on without") == 2
+    assert raising.calls == caplog.text.count("tracing failed; the job continues without it") == 2
     assert not fails or {job["failReason"] for job in db["monque_jobs"].find()} == {"ValueError: of the job"}
 
 

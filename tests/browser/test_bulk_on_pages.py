@@ -86,7 +86,7 @@ def test_a_long_action_shows_how_far_it_is_and_goes_on_without_a_viewer(
         press(one, f"Retry {3 * MOST_IN_A_BATCH} jobs")
         one.page.wait_for_url(re.compile("/actions/[0-9a-f]{24}$"))
         one.expect("main").to_contain_text(f"{2 * MOST_IN_A_BATCH} jobs of {3 * MOST_IN_A_BATCH} jobs requeued.")
-        one.expect("main").to_contain_text("It goes on if you leave this page.")
+        one.expect("main").to_contain_text("It continues if you leave this page.")
         bar = one.page.locator("main progress")
         assert (bar.get_attribute("value"), bar.get_attribute("max")) == ("40", "60")
         place = one.page.url

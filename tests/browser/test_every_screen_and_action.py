@@ -151,7 +151,7 @@ def test_what_changes_no_job_can_be_done(visit: Visits, jobs: Collection, look: 
     page = one.page
     one.go("health")
     with page.expect_navigation(url="**/health"):  # The address stays the same, so wait for the page.
-        person.press(person.button("Look again"))
+        person.press(person.button("Check again"))
     one.go(f"jobs?status=running&name={filled.name}")
     person.press(page.get_by_role("link", name="Remove the filter Name"))
     page.wait_for_url("**/jobs?status=running")

@@ -75,14 +75,14 @@ def test_a_search_that_finds_nothing_says_where_it_looked(visit: Visits, jobs: C
     one = visit()
     one.go()
     search(one, "refused")
-    one.expect("main .empty").to_contain_text("No id or name is refused, and no key begins so.")
-    assert "There are more names" not in one.page.locator("main").inner_text()
+    one.expect("main .empty").to_contain_text("No id or name is refused, and no key begins with it.")
+    assert "There are too many names" not in one.page.locator("main").inner_text()
     one.page.get_by_role("link", name="Error has").click()
     assert query_of(one) == {"status": ["failed"], "text": ["refused"]}
     one.expect(ROWS).to_have_count(1)
     jobs.insert_many([job_document(f"name-{number}") for number in range(101)])
     search(one, "nowhere")
-    one.expect("main .empty").to_contain_text("There are more names than a key is looked for under")
+    one.expect("main .empty").to_contain_text("There are too many names to look for the key under each")
 
 
 def test_an_empty_list_says_which_of_three_things_it_means(visit: Visits, jobs: Collection) -> None:

@@ -47,7 +47,7 @@ def test_the_link_is_one_button_that_opens_the_page_without_its_token_once(
         first.go("jobs")
         first.expect("h1").to_have_text("Jobs")
         second.page.get_by_role("button", name="Open").click()
-        second.expect("h1").to_have_text("This link was used, or is older than ten minutes")
+        second.expect("h1").to_have_text("This link was already used, or is older than ten minutes")
         second.expect("button").to_have_count(0)
         assert_usable(second)
         second.go()

@@ -257,7 +257,7 @@ async def test_filter_and_handler_are_checked(things: Collection, autojump_clock
     async def without_a_claim() -> None: ...
 
     handlers: list[Any] = [(None, "not callable"), (lambda claim: None, "must be an async function")]
-    handlers += [(without_a_claim, "takes no argument, and is called with one argument, the claim")]
+    handlers += [(without_a_claim, "takes no argument, but is called with one argument, the claim")]
     for one, problem in handlers:
         with pytest.raises(InvalidOptionError, match=f"handler=.*{problem}"):
             await run_claims(things, OPEN, one)

@@ -119,7 +119,7 @@ async def test_database_that_fails_makes_claims_unhealthy_with_loop_and_cause_un
             loop = loop_of(health, name)
             assert health.reasons == (loop.reason,)
             assert loop.reason is not None
-            assert re.fullmatch(rf"the {name} has failed for 30\.\d s and goes on trying: .*no primary", loop.reason)
+            assert re.fullmatch(rf"the {name} has failed for 30\.\d s and keeps trying: .*no primary", loop.reason)
             assert loop.lag > 30
             assert loop.last_error_at is not None
             assert START < loop.last_error_at <= now() < START + timedelta(minutes=2)
@@ -143,7 +143,7 @@ async def test_finished_document_that_still_matches_is_the_reason_after_the_end(
             claims: RunningClaims = await nursery.start(partial(run_claims, things, OPEN, handler))
     assert caught.group_contains(FilterStillMatchesError)
     crashed, ended = claims.health().reasons
-    assert crashed.startswith("the claims instance crashed, and ends: FilterStillMatchesError: ")
+    assert crashed.startswith("the claims instance crashed: FilterStillMatchesError: ")
     assert ended == "the claims instance has ended"
 
 

@@ -210,7 +210,7 @@ async def test_end_that_cannot_be_decided_fails_its_own_document_alone(
     assert (report.finished, report.failed, report.dead_lettered) == (2, 1, 1)
     assert states(things) == ["done", "new", "done"]
     assert lock_of(things, 1)["error"].startswith("OverflowError")
-    assert "could not decide the end of document 1 (attempt 1); it is now a dead letter" in caplog.text
+    assert "could not decide the outcome of document 1 (attempt 1); it is now a dead letter" in caplog.text
 
 
 async def test_set_aside_is_limited_and_readmit_by_filter_frees_all_that_match(

@@ -15,7 +15,7 @@ class Probe:
     """Asks the endpoints as Kubernetes does."""
 
     def __init__(self, worker: RunProcess) -> None:
-        line = worker.wait_for_log("serves /livez /readyz /healthz /health")
+        line = worker.wait_for_log("serving /livez /readyz /healthz /health")
         (self.url,) = re.findall(r"http://[^\s\"]+", line)  # The log may be JSON.
 
     def ask(self, path: str, method: str = "GET") -> tuple[int, str]:

@@ -185,7 +185,7 @@ def test_without_a_terminal_nothing_is_changed(command: Command, jobs: Collectio
     for arguments in (["cancel", "--name", "greet"], ["delete", "--everything"], ["retry", "--name", "x"]):
         ended = command(*arguments)
         assert (ended.status, ended.out) == (2, "")
-        assert "without a terminal, give --yes to do it, or --dry-run" in ended.err
+        assert "without a terminal, give --yes to confirm, or --dry-run" in ended.err
     assert statuses(jobs) == {"pending": 1}
 
 
@@ -195,8 +195,8 @@ def test_without_a_terminal_nothing_is_changed(command: Command, jobs: Collectio
         (("cancel",), "give the ids of jobs, or select some, for example with --name, or all with --status pending"),
         (("delete",), "or all with --everything"),
         (("cancel", UNKNOWN, "--name", "x"), "give the ids of jobs or a selection, not both"),
-        (("delete", UNKNOWN, "--everything"), "--everything contradicts the ids"),
-        (("delete", "--name", "x", "--everything"), "--everything contradicts the ids"),
+        (("delete", UNKNOWN, "--everything"), "--everything cannot be combined with ids"),
+        (("delete", "--name", "x", "--everything"), "--everything cannot be combined with ids"),
         (("cancel", UNKNOWN, "--dry-run"), "--dry-run is for a selection"),
         (("retry", UNKNOWN, "--spread", "1m"), "--spread is for a selection"),
         (("cancel", "--status", "waiting"), "'waiting' is not one of 'pending'"),

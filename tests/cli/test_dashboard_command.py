@@ -60,7 +60,7 @@ def test_without_a_token_it_only_shows(mongod: EmbeddedServer, db: Database) -> 
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        (["--no-token"], "--no-token lets everybody in who reaches the address: it needs --read-only"),
+        (["--no-token"], "--no-token lets in anyone who can reach the address: it needs --read-only"),
         (["--listen", "0.0.0.0:8713"], "other machines may reach 0.0.0.0:8713"),
         (["--listen", "127.0.0.1"], "has no port"),
         (["--filter", "payload.x"], "filter"),

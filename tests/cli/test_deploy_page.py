@@ -200,7 +200,7 @@ def test_signal_for_each_process_cuts_running_jobs_short(mongod: EmbeddedServer,
         parent.wait_for("waiting for a file")
         (child,) = json.loads(probe.ask("/healthz")[1])["processes"]
         os.kill(child["pid"], signal.SIGTERM)
-        parent.wait_for_log("drains: SIGTERM was received")
+        parent.wait_for_log("draining: SIGTERM was received")
         parent.send(signal.SIGTERM)
         status, _ = parent.wait_ended()
     assert (status, [job["status"] for job in db["monque_jobs"].find()]) == (0, ["pending"])

@@ -54,12 +54,12 @@ def test_run_that_does_not_end_and_holds_the_only_slot_is_named(doctor: Doctor, 
     assert reasons(found) == ["long-runs"]
     (sentence,) = found.sentences("long-runs")
     assert re.fullmatch(
-        r"Due jobs of the name 'export': 1, the oldest for \d+ s\. The running jobs of it \(1\) were all claimed more "
-        rf"than a minute ago: job {hangs.id} has run longest, for 3\d\d s, since 20..-..-.. ..:..:..Z\.",
+        r"Due jobs named 'export': 1; the oldest has waited \d+ s\. All running jobs of this name \(1\) were claimed "
+        rf"more than a minute ago; job {hangs.id} has run longest, for 3\d\d s, since 20..-..-.. ..:..:..Z\.",
         sentence,
     )
     (advice,) = [one["advice"] for one in found.findings if one["kind"] == "long-runs"]
-    at = [advice.index(text) for text in (f"show {hangs.id}", f"cancel {hangs.id}", "start further worker")]
+    at = [advice.index(text) for text in (f"show {hangs.id}", f"cancel {hangs.id}", "start more worker")]
     assert at == sorted(at)
 
 
@@ -108,7 +108,7 @@ def test_free_slots_beside_due_jobs_are_named_with_the_log(doctor: Doctor, db: D
     (sentence,) = found.sentences("not-starting")
     assert sentence.endswith(" s. Slots are free in worker-1, but these jobs do not start.")
     (advice,) = [one["advice"] for one in found.findings if one["kind"] == "not-starting"]
-    assert advice.startswith('Look in the log of worker-1 for "passed over"')
+    assert advice.startswith('Look in the log of worker-1 for "skipped job"')
 
 
 @pytest.mark.parametrize(("names", "expected"), [(["export"], "not-starting"), (["export", "report"], "long-runs")])

@@ -46,12 +46,12 @@ def test_cancelled_schedule_is_noted_until_a_retry(doctor: Doctor, db: Database)
     assert found.status == 0
     (sentence,) = found.sentences("ended-schedule")
     assert re.fullmatch(
-        r"Schedules of the name 'report' that were cancelled, so that they do not recur: 1, the last one "
-        rf"\(job {daily.id}, with the key 'daily'\) at 20..-..-.. ..:..:..Z\.",
+        r"Cancelled schedules named 'report', which no longer recur: 1; the last one "
+        rf"\(job {daily.id}, with the key 'daily'\) was cancelled at 20..-..-.. ..:..:..Z\.",
         sentence,
     )
     assert found.findings[0]["advice"].startswith(
-        f"To let it run now, and then by its schedule: `trio-monque retry {daily.id}`."
+        f"To run it now, and then on its schedule: `trio-monque retry {daily.id}`."
     )
     assert doctor.looks("report").kinds == ["ended-schedule"]
     assert doctor.looks("other").kinds == []
@@ -81,7 +81,7 @@ def test_cancelled_schedules_of_a_name_are_one_finding_with_the_last_one(doctor:
     db["monque_jobs"].update_one({"_id": last.id}, {"$unset": {"uniqueKey": True}})
     (one,) = doctor.looks().findings
     assert one["fields"]["count"] == 3
-    assert f"3, the last one (job {last.id}) at" in one["sentence"]
+    assert f"3; the last one (job {last.id}) was cancelled at" in one["sentence"]
 
 
 def test_more_schedules_than_are_read_leave_it_unknown_which_were_declared_again(
@@ -137,7 +137,7 @@ def test_jobs_that_were_not_started_in_time_are_counted_by_name(doctor: Doctor, 
     assert {name: fields["count"] for name, fields in named.items()} == {"mail": 3, "other": 1, "report": 1}
     assert named["mail"]["job"] in {str(job.id) for job in mails}
     assert found.sentences("not-started-in-time")[1] == (
-        "Jobs of the name 'other' that were cancelled within the last day, as no run began before their `start_by`: 1 "
+        "Jobs named 'other' that were cancelled in the last day because no run began before their `start_by`: 1 "
         f"(for example job {recent.id})."
     )
     (one,) = doctor.looks("other").findings

@@ -79,7 +79,7 @@ def test_members_that_are_down() -> None:
 def test_arbiter_that_elects_a_primary_but_acknowledges_no_write() -> None:
     found = [*judge_server(ServerFacts(server=replica_set(UP, DOWN, ARBITER, majority=2)))]
     assert [one.kind.name for one in found] == ["no-majority", "member-down"]
-    assert found[0].sentence.startswith("Only 1 members of the replica set hold data and are up, and a majority write")
+    assert found[0].sentence.startswith("Data-bearing members of the replica set that are up: 1. A majority write")
 
 
 def test_replica_set_without_a_primary() -> None:
@@ -151,5 +151,5 @@ def test_question_that_was_not_answered() -> None:
     (one,) = judge(facts)
     assert (one.kind.name, sentences(one)) == (
         "unanswered",
-        ["The database did not answer one question: could not count: too slow"],
+        ["The doctor could not check everything: could not count: too slow"],
     )

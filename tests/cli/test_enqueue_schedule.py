@@ -86,10 +86,10 @@ def test_job_that_has_the_key_may_be_replaced_or_debounced(
     assert (job.data, job.next_run_at) == (2, job.debounced_since + timedelta(seconds=90))
     jobs.update_one({}, {"$set": {"status": "processing"}})
     again = command("enqueue", "send", "3", "--unique-key", "k", "--on-conflict", "replace")
-    assert again.out == f"send {first['id']} is running: it runs once more afterwards, with these data\n"
+    assert again.out == f"send {first['id']} is running: it runs again afterwards, with this data\n"
     shown = command("show", first["id"])
-    assert "data of the run that follows\n  3\n" in shown.out
-    assert "due once more after this run" in shown.out
+    assert "data of the next run\n  3\n" in shown.out
+    assert "due again after this run" in shown.out
 
 
 def test_key_in_use_shows_the_job_that_has_it(command: Command, jobs: Collection, fleet: None) -> None:

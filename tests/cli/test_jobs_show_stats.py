@@ -224,7 +224,7 @@ def test_page_of_a_job_has_its_data_timeline_failures_and_why_it_waits(
     assert re.search(r"^  2026-01-01 00:00:00Z +\S.* ago +attempt 1 failed$", shown, re.MULTILINE)
     assert re.search(r" attempt 2 failed on w1, ran 1m 15s$", shown, re.MULTILINE)
     assert "failure of attempt 1 at 2026-01-01 00:00:00Z\n  Traceback\n    File x\\x1b[31m\n  ValueError\n" in shown
-    assert "why it does not run now\n  No live instance has an entry in this database." in shown
+    assert "why it is not running\n  No live instance has an entry in this database." in shown
 
 
 @pytest.mark.parametrize("status", ["completed", "failed", "cancelled"])
@@ -466,7 +466,7 @@ def test_jobs_that_an_instance_holds(command: Command, monque: Monque, db: Datab
     assert cut.lines[0].split() == ["id", "name", "claimed", "renewed", "attempts"]
     assert {line.split()[0] for line in cut.lines[1:]} == {str(one) for one in held[:2]}
     assert "5m" in cut.lines[1]
-    assert cut.err == "more: --limit 2 showed those that are held for the longest time\n"
+    assert cut.err == "more: --limit 2 showed those that have been held longest\n"
     assert command("jobs", "--held-by", "worker-1", "--limit", "4").err == ""
 
 

@@ -134,11 +134,14 @@ def test_value_has_the_type_of_its_field(command: Command, jobs: Collection, giv
         (["--set", "nextRunAt"], "'nextRunAt' must be FIELD=VALUE, such as nextRunAt=now"),
         (["--set", "nextRun=now"], "a job has no field 'nextRun': did you mean nextRunAt?"),
         (["--unset", "zzz"], "a job has no field 'zzz': it has name, data, status, nextRunAt, "),
-        (["--set", "_id=17"], "MongoDB does not change the _id of a document"),
-        (["--unset", "id"], "MongoDB does not change the _id of a document"),
+        (["--set", "_id=17"], "the _id of a document cannot be changed"),
+        (["--unset", "id"], "the _id of a document cannot be changed"),
         (["--set", "nextRunAt=soon"], "give now, a length of time from now such as 2h, or a moment such as 2026-"),
         (["--set", "status=done"], "give one of pending, processing, completed, failed, cancelled"),
-        (["--set", "status=processing"], "by a claim only: give pending, and a scheduler runs it"),
+        (
+            ["--set", "status=processing"],
+            "only a claim puts a job into this status: give pending, and a scheduler runs it",
+        ),
         (["--set", "failCount=2.5"], "give a whole number of at least 0"),
         (["--set", "attempts=-1"], "give a whole number of at least 0"),
         (["--set", "maxRetries=inf"], "give a whole number of at least 0"),
@@ -150,7 +153,7 @@ def test_value_has_the_type_of_its_field(command: Command, jobs: Collection, giv
         (["--set", "repeatInterval=daily"], "Five fields are expected"),
         (
             ["--set", "timezone=Middle/Earth"],
-            "timezone='Middle/Earth': this machine knows no such time zone: give an IANA name",
+            "timezone='Middle/Earth': this machine does not know this time zone: give an IANA name",
         ),
         (["--set", "onExhausted=stop"], "must be one of"),
         (["--set", "meta=[]"], "must be a mapping of strings to strings"),
@@ -206,12 +209,12 @@ def test_document_that_would_still_not_be_a_job_is_refused_with_the_problem(comm
     reason = refusal_of(command, jobs, job_id, "--set", "failCount=0", "--unset", "nextRunAt")
     assert reason == f"{begun}it has no nextRunAt"
     left_over = put_broken(jobs, claimedBy="worker-1")
-    assert "still bears claimedBy='worker-1'" in refusal_of(command, jobs, left_over, "--set", "nextRunAt=now")
+    assert "still has claimedBy='worker-1'" in refusal_of(command, jobs, left_over, "--set", "nextRunAt=now")
     zero = jobs.insert_one({**JOB, "timeout": "never"}).inserted_id
     assert refusal_of(command, jobs, zero, "--set", "timeout=0") == f"{begun}its timeout is 0"
     jobs.insert_one({**JOB, "_id": "order-17"})
     assert refusal_of(command, jobs, "order-17", "--set", "nextRunAt=now") == (
-        f"{begun}its _id is 'order-17'; MongoDB changes no _id: enqueue the job again"
+        f"{begun}its _id is 'order-17'; the _id cannot be changed: enqueue the job again"
     )
     twice = RawBSONDocument(
         bson.encode({**JOB, "_id": ObjectId(), "nextRunBy": PAST}).replace(b"nextRunBy", b"nextRunAt")
@@ -253,7 +256,7 @@ def test_document_in_processing_stays_in_it(command: Command, db: Database, jobs
     jobs.update_one({"_id": job_id}, {"$set": {"nextRunAt": "tomorrow"}})
     for change in (("--set", "status=pending"), ("--unset", "status")):
         reason = refusal_of(command, jobs, job_id, "--set", "nextRunAt=now", *change)
-        assert reason.startswith("it is in `processing`, so its run may go on: leave its status. ")
+        assert reason.startswith("it is in `processing`, so its run may still be active: keep its status. ")
     ended = command("repair", str(job_id), "--set", "nextRunAt=now", "--yes")
     assert ended.lines[-1].startswith(f"repaired greet {job_id}, processing; ")
     after = stored(jobs, job_id)
@@ -284,7 +287,7 @@ def test_document_that_changed_since_it_was_shown_is_not_written(
     ended = command("repair", str(job_id), "--set", "nextRunAt=2h", "--set", "name=other")
     assert (ended.status, ended.err) == (
         1,
-        f"trio-monque: cannot repair document {job_id}: it changed meanwhile; look at it again\n",
+        f"trio-monque: cannot repair document {job_id}: it has changed in the meantime; look at it again\n",
     )
     assert stored(jobs, job_id)["name"] == "greet"
 
@@ -320,7 +323,7 @@ def test_nothing_is_written_without_a_yes(command: Command, jobs: Collection) ->
     before = stored(jobs, job_id)
     asked = command("repair", str(job_id), "--set", "nextRunAt=now")
     assert asked.status == 2
-    assert "without a terminal, give --yes to do it, or --dry-run to see what it would do" in asked.err
+    assert "without a terminal, give --yes to confirm, or --dry-run to see what would change" in asked.err
     dry = command("repair", str(job_id), "--set", "nextRunAt=now", "--dry-run")
     assert (dry.status, dry.err) == (0, "")
     assert dry.lines[-1] == f"would be the job greet {job_id}, due now"
@@ -372,7 +375,7 @@ def test_log_and_doctor_name_the_command_first(
     (line,) = caplog.messages
     assert line == (
         f"document {job_id} is not a job: its nextRunAt is 'tomorrow'. Repair it (`trio-monque repair ID --set "
-        "FIELD=VALUE`) or delete it; until then it is left alone"
+        "FIELD=VALUE`) or delete it; it is skipped until then"
     )
     (finding,) = [one for one in command("doctor", "--json").json["findings"] if one["kind"] == "broken-document"]
     assert finding["advice"].startswith("Repair each: `trio-monque repair ID --set FIELD=VALUE`, for example")

@@ -74,7 +74,7 @@ def test_second_signal_cancels_and_releases_running_jobs(folder: Path, uri: str,
         worker.wait_for_log(f"started on {db.name}.orders: runs wait (5 at a time)")
         worker.wait_for("waiting")
         worker.send(signal.SIGINT)
-        worker.wait_for_log("drains: SIGINT was received")
+        worker.wait_for_log("draining: SIGINT was received")
         worker.send(signal.SIGTERM)
         status, errors = worker.wait_ended()
     assert (status, [job["status"] for job in db["orders"].find()]) == (0, ["pending"])

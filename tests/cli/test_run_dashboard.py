@@ -127,5 +127,5 @@ def test_dashboard_that_fails_is_logged_and_harms_nothing(
     monkeypatch.setattr(dashboard_thread, "serve_until", fail)
     with dashboard_beside(Connection(uri, None), ANY_PORT, DashboardOptions()):
         pass
-    assert "the dashboard has failed, and the worker goes on without it" in caplog.text
+    assert "the dashboard failed; the worker continues without it" in caplog.text
     assert "no more files" in caplog.text

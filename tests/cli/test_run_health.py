@@ -81,7 +81,7 @@ def test_worker_is_ready_from_its_start_until_it_drains_and_live_all_the_time(
         assert (status, answer["instance"], answer["ready"], answer["health"]["healthy"]) == (200, "shop-1", True, True)
         assert {"claimer", "heartbeat"} <= {one["name"] for one in answer["health"]["loops"]}
         worker.send(signal.SIGTERM)
-        assert probe.wait_for("/readyz", 503) == "the scheduler drains\n"
+        assert probe.wait_for("/readyz", 503) == "the scheduler is draining\n"
         assert probe.ask("/livez")[0] == probe.ask("/healthz")[0] == 200
         worker.send(signal.SIGINT)  # Not SIGTERM: the same signal again within a tenth of a second is one.
         assert worker.wait_ended()[0] == 0
@@ -267,7 +267,7 @@ def test_report_of_a_worker() -> None:
     draining = report_of_worker("shop-1", make_health(draining=True), LIVE_WITHIN + 0.1)
     silent = "the event loop has not answered for 5.1 s"
     assert (draining.not_live, draining.unhealthy) == ((silent,), (silent,))
-    assert draining.not_ready == (silent, "the scheduler drains")
+    assert draining.not_ready == (silent, "the scheduler is draining")
 
 
 def test_page_begins_with_the_reasons_and_has_a_line_for_each_loop(caplog: pytest.LogCaptureFixture) -> None:
@@ -311,7 +311,7 @@ def test_report_of_several_processes_has_the_faults_of_each() -> None:
     draining = report_of_worker("shop-2", make_health(draining=True), 0.0)
     report = report_of_processes([ProcessReport(1, 11, good, 0.0), ProcessReport(2, 12, draining, 0.0)])
     assert (report.not_live, report.unhealthy) == ((), ())
-    assert report.not_ready == ("process 2: the scheduler drains",)
+    assert report.not_ready == ("process 2: the scheduler is draining",)
     assert [(one["number"], one["pid"], one["instance"], one["ready"]) for one in report.details["processes"]] == [
         (1, 11, "shop-1", True),
         (2, 12, "shop-2", False),
@@ -331,7 +331,7 @@ def test_report_of_several_processes_has_the_faults_of_each() -> None:
     )
     assert report.unhealthy == report.not_ready
     assert report.not_ready[1:4] == (
-        "process 2: the process does not run",
-        "process 3: the process starts",
+        "process 2: the process is not running",
+        "process 3: the process is starting",
         "process 4: the process has not answered for 0.8 s",
     )

@@ -118,9 +118,9 @@ def test_children_of_a_killed_parent_drain(folder: Path, uri: str, db: Database,
         if is_draining:
             parent.send(signal.SIGTERM)
             for _ in children:
-                parent.wait_for_log("drains: SIGTERM was received")
+                parent.wait_for_log("draining: SIGTERM was received")
         parent.send(signal.SIGKILL)
-        parent.wait_for_log("the parent process has ended; this worker process drains")
+        parent.wait_for_log("the parent process ended; draining this worker process")
         (folder / "go on").touch()
         assert parent.wait_ended()[0] == -signal.SIGKILL  # Reads the output to the end: of the children.
         wait_until(lambda: not any(map(is_running, children)), "no process is left")
@@ -153,7 +153,7 @@ def test_child_without_a_parent_ends_although_a_handler_does_not(
         parent.send(signal.SIGKILL)
         _, errors = parent.wait_ended()
         wait_until(lambda: not any(map(is_running, children)), "no process is left")
-    assert "did not end within 12 s after its parent; ending this process" in errors
+    assert "did not end within 12 s of its parent; exiting" in errors
 
 
 @pytest.mark.full
@@ -187,7 +187,7 @@ def first_start_fails(parent: RunProcess) -> list[str]:
     """Return what was printed to standard error, without the log."""
     status, errors = parent.wait_ended()
     assert status == 2
-    assert "worker process 1 ended with status 2 before a scheduler started; restarting nothing" in errors
+    assert "worker process 1 ended with status 2 before a scheduler started; not restarting any worker" in errors
     assert "worker process 2" not in errors
     return [line for line in errors.splitlines() if not re.match(r"\d{4}-\d\d-\d\d ", line)]
 

@@ -52,10 +52,10 @@ def test_process_is_restarted_when_a_file_changes(tmp_path: Path, uri: str, db: 
     options = ("--reload", "--health", "0", "--instance-id", "shop", "--uri", uri)
     with run_process(tmp_path, "shop.jobs:workers", *options) as parent:
         probe = Probe(parent)
-        parent.wait_for_log(f"watches the Python files in {tmp_path}")
+        parent.wait_for_log(f"watching the Python files in {tmp_path}")
         parent.wait_for("version one")
         version.write_text("VERSION = 'second'\n", encoding="utf-8")
-        parent.wait_for_log("version.py has changed; restarting the worker process")
+        parent.wait_for_log("version.py changed; restarting the worker process")
         parent.wait_for("version second")  # The running job was cut short, and runs again.
         version.write_text("VERSION = \n", encoding="utf-8")
         parent.wait_for_log("SyntaxError: invalid syntax")

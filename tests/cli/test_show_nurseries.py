@@ -101,7 +101,7 @@ def test_child_that_an_operator_cancels_and_one_whose_parent_is_gone(
 
     trio.run(program)
     said = {field(command("show", str(one["_id"])).out, "cancelled") for one in jobs.find({"name": "later"})}
-    assert said == {"by a caller", "by run 1 of its parent, or by the end of that"}
+    assert said == {"by a caller", "by run 1 of its parent, or by the end of that run"}
     unstarted = {"startBy": PAST, "failReason": unstarted_reason(PAST)}
     jobs.update_one({"scopeCancel": {"$exists": False}, "scope": {"$exists": True}}, {"$set": unstarted})
     said = {field(command("show", str(one["_id"])).out, "cancelled") for one in jobs.find(unstarted)}

@@ -118,14 +118,15 @@ PENDING: Final = {
         a_job(),
         (an_instance(draining=True),),
         {},
-        "Each instance that runs its name is shutting down, and claims nothing more.",
+        "All instances that run its name are shutting down, and claim nothing more.",
     ),
     "behind others": (
         a_job(),
         (RUNS, an_instance("w2", "mail", held_by_name={"mail": 5})),
         {"ahead": 7},
         """
-        It is due since 1m 30s, and 7 jobs of its name are due before it. 2 live instances run its name, and held 8
+        It has been due for 1m 30s, and 7 jobs of its name are due before it.
+        2 live instances run its name, and held 8
         jobs of it at the last heartbeat.
         """,
     ),
@@ -134,7 +135,8 @@ PENDING: Final = {
         (RUNS,),
         {"ahead": 101},
         """
-        It is due since 1m 30s, and more than 100 jobs of its name are due before it. 1 live instance runs its name,
+        It has been due for 1m 30s, and more than 100 jobs of its name are due before it.
+        1 live instance runs its name,
         and held 3 jobs of it at the last heartbeat.
         """,
     ),
@@ -143,7 +145,8 @@ PENDING: Final = {
         (FULL, DRAINS),
         {},
         """
-        It is due since 1m 30s, the first of its name. 2 live instances run its name, and held 3 jobs of it at the last
+        It has been due for 1m 30s, and is the first of its name.
+        2 live instances run its name, and held 3 jobs of it at the last
         heartbeat: all slots were taken.
         """,
     ),
@@ -152,7 +155,8 @@ PENDING: Final = {
         (an_instance("w1", "mail", "report", held_by_name={"report": 3}, held=3, slots=3),),
         {},
         """
-        It is due since 1m 30s, the first of its name. 1 live instance runs its name, and held 0 jobs of it at the last
+        It has been due for 1m 30s, and is the first of its name.
+        1 live instance runs its name, and held 0 jobs of it at the last
         heartbeat: all slots were taken.
         """,
     ),
@@ -161,7 +165,8 @@ PENDING: Final = {
         (FULL, an_instance("w2", held_by_name={"mail": 3}, held=3, slots=4)),
         {},
         """
-        It is due since 1m 30s, the first of its name. 2 live instances run its name, and held 6 jobs of it at the last
+        It has been due for 1m 30s, and is the first of its name.
+        2 live instances run its name, and held 6 jobs of it at the last
         heartbeat.
         """,
     ),
@@ -170,7 +175,8 @@ PENDING: Final = {
         (RUNS,),
         {},
         """
-        It is due since 1m 30s, the first of its name. 1 live instance runs its name, and held 3 jobs of it at the
+        It has been due for 1m 30s, and is the first of its name.
+        1 live instance runs its name, and held 3 jobs of it at the
         last heartbeat. The last 2 claims on it died, so it may kill its process: an instance runs one such job at a
         time.
         """,
@@ -180,8 +186,9 @@ PENDING: Final = {
         (an_instance(),),
         {},
         """
-        It is due since 1m 30s, the first of its name. 1 live instance runs its name, and held 0 jobs of it at the
-        last heartbeat. Nothing seems to keep it: look again in a few seconds, then ask `trio-monque doctor`, then
+        It has been due for 1m 30s, and is the first of its name.
+        1 live instance runs its name, and held 0 jobs of it at the
+        last heartbeat. Nothing seems to hold it up: look again in a few seconds, then ask `trio-monque doctor`, then
         look in the log of the worker for its id.
         """,
     ),
@@ -190,8 +197,9 @@ PENDING: Final = {
         (RUNS,),
         {},
         """
-        It is pending and still has an owner (w9), so no scheduler claims it: another program wrote that. Cancel it
-        and retry it (`trio-monque cancel 65f1c0ffee0123456789abcd`, `trio-monque retry 65f1c0ffee0123456789abcd`).
+        It is pending and still has an owner (w9), so no scheduler claims it: another program left it in this state.
+        Cancel it and retry it (`trio-monque cancel 65f1c0ffee0123456789abcd`,
+        `trio-monque retry 65f1c0ffee0123456789abcd`).
         """,
     ),
 }
@@ -250,8 +258,8 @@ PROCESSING: Final = {
         (),
         """
         It is claimed since 2026-01-01 11:59:00Z by w1, and the last sign of life came 45s ago: its process died, or
-        is frozen or cut off. Other instances rescue it 30s after the last sign that they saw. No other live
-        instance is there to do that: start a worker (`trio-monque run`).
+        is frozen or cut off. Other instances rescue it 30s after the last sign that they saw.
+        No other live instance can do that: start a worker (`trio-monque run`).
         """,
     ),
     "asked to end": (
@@ -272,19 +280,19 @@ def test_processing_job(case: tuple[Job, tuple[Instance, ...], str]) -> None:
 
 
 LIMIT: Final = {"start_by": ago(30), "fail_reason": "start_by: not started by 2026-01-01T11:59:30.000+00:00"}
-RETRY: Final = f"`trio-monque retry {ID}` lets it"
-AGAIN: Final = f"{RETRY} run again, with all its attempts"
+RETRY: Final = f"`trio-monque retry {ID}` runs it"
+AGAIN: Final = f"{RETRY} again, with all its attempts"
 ENDED: Final = {
     "completed": (a_job("completed"), "It has completed."),
     "failed": (a_job("failed"), f"It has failed: {AGAIN}."),
     "cancelled": (a_job("cancelled"), f"It was cancelled: {AGAIN}."),
     "failed schedule": (
         a_job("failed", repeat_interval="0 6 * * *"),
-        f"It has failed: {RETRY} run now, and then by its schedule, with all its attempts.",
+        f"It has failed: {RETRY} now, and then on its schedule, with all its attempts.",
     ),
     "cancelled schedule": (
         a_job("cancelled", repeat_interval="0 6 * * *"),
-        f"It was cancelled: {RETRY} run now, and then by its schedule, with all its attempts.",
+        f"It was cancelled: {RETRY} now, and then on its schedule, with all its attempts.",
     ),
     "not started in time": (
         a_job("cancelled", **LIMIT),

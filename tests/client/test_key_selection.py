@@ -97,7 +97,7 @@ async def test_bulk_action_goes_on_behind_each_batch(monque: Monque, jobs: Colle
         ({"name": "mail", "unique_key": "a", "unique_key_prefix": "a"}, "choose one"),
         ({"name": "mail", "unique_key": ""}, "is empty"),
         ({"name": "mail", "unique_key": 5}, "must be a string"),
-        ({"name": "mail", "unique_key": "a", "status": "failed"}, "only pending and running jobs have their key"),
+        ({"name": "mail", "unique_key": "a", "status": "failed"}, "only pending and running jobs own their key"),
     ],
 )
 def test_selection_that_no_index_serves_is_refused(monque: Monque, selection: dict[str, Any], problem: str) -> None:

@@ -134,7 +134,7 @@ async def test_wait_outlasts_looks_that_fail(
         async with trio.open_nursery() as nursery:
             nursery.start_soon(trio.to_thread.run_sync, partial(end, jobs, job.id, how))
             assert await how_it_ended(monque, job.id) == how
-    warnings = [one for one in caplog.records if "the waits for jobs go on" in one.getMessage() and one.levelno >= 30]
+    warnings = [one for one in caplog.records if "waits for jobs continue" in one.getMessage() and one.levelno >= 30]
     assert len(warnings) == (looks_that_fail > 1)
 
 
@@ -302,7 +302,9 @@ async def test_outage_that_lasts_as_long_as_the_wait_is_the_cause_of_its_end(
 ) -> None:
     job = await monque.enqueue("double", 1)
     with fail_next(monque, AutoReconnect("gone"), command=LOOK, times=None):
-        with pytest.raises(TimeoutError, match="after 100 s; it goes on; the last look failed: .*gone") as error:
+        with pytest.raises(
+            TimeoutError, match="after 100 s; the job continues; the last query failed: .*gone"
+        ) as error:
             await monque.wait_job(job, timeout=100)
     assert isinstance(error.value.__cause__, MonqueConnectionError)
     assert 100 <= trio.current_time() < 101

@@ -91,11 +91,11 @@ async def test_complaint_names_loop_and_cause_and_only_beyond_the_limit(autojump
     progress.plan(trio.current_time())
     await trio.sleep(5)
     assert progress.complaint(trio.current_time(), 5.0, "the engine") is None
-    assert progress.complaint(trio.current_time(), 4.9, "the engine") == "the reaper should have gone on 5.0 s ago"
+    assert progress.complaint(trio.current_time(), 4.9, "the engine") == "the reaper is 5.0 s late"
     progress.ask()
     assert progress.complaint(trio.current_time(), 4.9, "the engine") == "the reaper has waited 5.0 s for an answer"
     progress.fail(NotNowError("no primary"))
-    reported = "the reaper has failed for 5.0 s and goes on trying: NotNowError: no primary"
+    reported = "the reaper has failed for 5.0 s and keeps trying: NotNowError: no primary"
     assert progress.complaint(trio.current_time(), 4.9, "the engine") == reported
     progress.answered()
     assert progress.complaint(trio.current_time(), 0.0, "the engine") is None
@@ -104,7 +104,7 @@ async def test_complaint_names_loop_and_cause_and_only_beyond_the_limit(autojump
     progress.end()
     assert (
         progress.complaint(trio.current_time(), 5.0, "the engine")
-        == "the reaper crashed, so the engine ends: KeyError: 'x'"
+        == "the reaper crashed, which stops the engine: KeyError: 'x'"
     )
 
 
@@ -303,10 +303,10 @@ async def test_loops_that_do_not_what_they_had_planned_are_named(autojump_clock:
         reasons = engine.vitals.examine().reasons
         # Planned for the next poll, beat, or look: 5, 10, 10 and 5 s after the start.
         assert sorted(reasons) == [
-            "the heartbeat should have gone on 91.0 s ago",
-            "the orphan releaser should have gone on 91.0 s ago",
-            "the reaper should have gone on 96.0 s ago",
-            "the waker should have gone on 96.0 s ago",
+            "the heartbeat is 91.0 s late",
+            "the orphan releaser is 91.0 s late",
+            "the reaper is 96.0 s late",
+            "the waker is 96.0 s late",
         ]
         await trio.sleep(0.1)
         assert engine.vitals.examine().reasons == ()
@@ -373,7 +373,7 @@ async def test_releases_that_fail_are_named_until_there_are_none(autojump_clock:
         await trio.sleep(10 + STUCK_AFTER)
         assert engine.vitals.examine().reasons == ()
         await trio.sleep(1)
-        reported = "the orphan releaser has failed for 21.0 s and goes on trying: NotNowError: no primary"
+        reported = "the orphan releaser has failed for 21.0 s and keeps trying: NotNowError: no primary"
         assert engine.vitals.examine().reasons == (reported,)
         shelf.is_left = False
         await trio.sleep(10)
@@ -432,7 +432,7 @@ async def test_heartbeat_is_unhealthy_as_soon_as_a_run_fenced_itself_until_renew
         assert late.startswith("the heartbeat has failed for 13.3 s")
         await trio.sleep(0.02)
         assert engine.vitals.examine().reasons == (
-            "the heartbeat could not renew 1 claim in time, and what ran there was stopped: NotNowError: no primary",
+            "the heartbeat could not renew 1 claim in time; the runs were stopped: NotNowError: no primary",
         )
         faults.clear()
         await trio.sleep(1.1)
@@ -480,7 +480,7 @@ async def test_loop_that_crashed_is_named_while_the_engine_ends_and_after(autoju
         engine.slots.set_limit("more", 1)
         with trio.move_on_after(100):
             await engine.stop.cutting.wait()
-        crashed = f"the {name} crashed, so the engine ends: ZeroDivisionError: a bug"
+        crashed = f"the {name} crashed, which stops the engine: ZeroDivisionError: a bug"
         assert engine.vitals.examine().reasons == (crashed,)
     assert engine.vitals.examine().reasons == (crashed, "the engine has ended")
 
@@ -495,7 +495,7 @@ async def test_health_names_a_crash_outside_the_loops(autojump_clock: MockClock)
     engine = watched(shelf)
     async with running(engine):
         await engine.stop.cutting.wait()
-        assert engine.vitals.examine().reasons == ("the engine crashed, and ends: KeyboardInterrupt",)
+        assert engine.vitals.examine().reasons == ("the engine crashed: KeyboardInterrupt",)
 
 
 async def test_leaving_that_waits_for_a_handler_beyond_all_its_time_is_unhealthy(autojump_clock: MockClock) -> None:
@@ -511,7 +511,7 @@ async def test_leaving_that_waits_for_a_handler_beyond_all_its_time_is_unhealthy
         assert engine.vitals.examine().reasons == ()
         await trio.sleep(0.1)
         (reason,) = engine.vitals.examine().reasons
-        assert reason == "leaving has taken longer than it may: it waits for 1 handler"
+        assert reason == "shutdown is overdue: it is waiting for 1 handler"
 
 
 # --- The event loop ---

@@ -43,7 +43,7 @@ async def test_messages_are_delivered_and_deleted_and_the_host_logs_and_reports(
     assert host.report == {"delivered": 5, "unfinished": 0}
     assert [record.getMessage() for record in caplog.records] == [
         f"outbox one started on {db.name}: delivers messages",
-        "outbox one stopped claiming and drains: the body of open_outbox has ended",
+        "outbox one stopped claiming and is draining: the body of open_outbox has ended",
         "outbox one ended (the body of open_outbox has ended): 5 delivered, 0 unfinished",
     ]
 

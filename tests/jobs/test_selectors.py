@@ -79,7 +79,7 @@ def test_name_and_statuses_that_are_left_out_are_all_and_others_are_checked() ->
         with pytest.raises(InvalidOptionError, match="^name"):
             checked_name(wrong)
     unhashable: Any = [["failed"]]
-    with pytest.raises(InvalidOptionError, match="must be among pending"):
+    with pytest.raises(InvalidOptionError, match="must be one of pending"):
         checked_statuses(unhashable)
 
 

@@ -117,9 +117,7 @@ def test_what_the_callers_options_can_store_is_not_named() -> None:
 
 def test_raw_document_that_cannot_be_decoded_is_named_and_not_walked() -> None:
     raw = RawBSONDocument(bson.encode({"text": "abc"}).replace(b"abc", b"ab\xff"))
-    with pytest.raises(
-        InvalidPayloadError, match=r"not be read again: data\['raw'\] is .* codec options cannot decode"
-    ):
+    with pytest.raises(InvalidPayloadError, match=r"not read back: data\['raw'\] is .* codec options cannot decode"):
         check_payload({"raw": raw}, None, OPTIONS)
 
 
@@ -173,7 +171,7 @@ LOCAL = datetime.datetime(2026, 1, 1)  # noqa: DTZ001  # What `datetime.now()` g
 def test_value_that_would_be_read_as_another_one_is_refused(
     value: object, problem: str, options: CodecOptions[Any]
 ) -> None:
-    with pytest.raises(InvalidPayloadError, match=rf"^the job's data would not be read as it is: {problem}"):
+    with pytest.raises(InvalidPayloadError, match=rf"^the job's data would not be read back as it is: {problem}"):
         check_payload(value, None, options)
 
 

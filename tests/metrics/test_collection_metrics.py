@@ -99,7 +99,7 @@ def test_failures_are_counted_and_logged_once_in_an_outage(
                 assert Scrape(registry).value("collection_failures_total") == failures
         assert Scrape(registry).value("jobs", status="pending") == 1
         assert len(of_metrics(caplog)) == 1
-        assert "could not read the numbers of the collection: could not count" in caplog.text
+        assert "could not read the collection metrics: could not count" in caplog.text
         with fail_next(monque, AutoReconnect("gone"), command=COUNT):
             assert Scrape(registry).value("jobs", status="pending") == 1
         assert len(of_metrics(caplog)) == 2

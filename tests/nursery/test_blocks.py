@@ -119,7 +119,7 @@ async def test_nothing_is_started_after_the_block(
         kept: list[JobNursery] = []
         async with open_job_nursery(job) as nursery:
             kept.append(nursery)
-        with pytest.raises(MonqueError, match="is over"):
+        with pytest.raises(MonqueError, match="has ended"):
             await kept[0].start("child", 1)
 
     await run_parent(open_test_scheduler, Flow(body))
@@ -146,7 +146,7 @@ async def test_waits_end_when_the_block_is_left_without_its_children(
     async with open_test_scheduler(Flow(body).workers) as scheduler:
         ended = await scheduler.wait_job(await scheduler.enqueue("parent"))
         assert ended.status == "completed"
-    assert ["block was left" in said[0], "nursery is over" in said[1]] == [True, True]
+    assert ["block was left" in said[0], "nursery has ended" in said[1]] == [True, True]
 
 
 async def test_results_and_data_that_are_too_large_are_errors_of_the_child_and_of_the_start(

@@ -140,7 +140,7 @@ async def test_task_around_a_failed_block_starts_nothing_of_it(
     async def body(job: RunningJob[Any]) -> None:
         async def around(nursery: JobNursery) -> None:
             await trio.sleep(50)
-            with pytest.raises(MonqueError, match="is over") as caught:
+            with pytest.raises(MonqueError, match="has ended") as caught:
                 await nursery.start("child", "ship")
             said.append(str(caught.value))
 
@@ -171,7 +171,7 @@ async def test_task_around_a_block_that_starts_many_while_it_ends_starts_none_be
 
     async def body(job: RunningJob[Any]) -> None:
         async def around(nursery: JobNursery) -> None:
-            with pytest.raises(MonqueError, match="is over") as caught:
+            with pytest.raises(MonqueError, match="has ended") as caught:
                 await nursery.map("child", range(5_000))
             said.append(str(caught.value))
 

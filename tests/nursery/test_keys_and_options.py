@@ -60,12 +60,12 @@ async def test_key_that_cannot_be_stored_is_refused_wherever_it_is_given(
     open_test_scheduler: SchedulerOpener, jobs: Collection, autojump_clock: MockClock, key: Any
 ) -> None:
     async def body(job: RunningJob[Any]) -> None:
-        with pytest.raises(InvalidOptionError, match="must be a text of 1 to"):
+        with pytest.raises(InvalidOptionError, match="must be a string of 1 to"):
             open_job_nursery(job, key=key)
-        with pytest.raises(InvalidOptionError, match="must be a text of 1 to"):
+        with pytest.raises(InvalidOptionError, match="must be a string of 1 to"):
             await job.step(key, lambda: 1)
         async with open_job_nursery(job) as nursery:
-            with pytest.raises(InvalidOptionError, match="must be a text of 1 to"):
+            with pytest.raises(InvalidOptionError, match="must be a string of 1 to"):
                 await nursery.start("child", 1, key=key)
 
     async with open_test_scheduler(Flow(body).workers) as scheduler:

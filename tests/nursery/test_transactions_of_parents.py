@@ -36,7 +36,7 @@ async def test_transaction_and_block_exclude_each_other(
         parent = await scheduler.enqueue("parent")
         await scheduler.wait_job(parent)
         await drain(scheduler)
-    assert "leave the block before" in said[0]
+    assert "leave the block first" in said[0]
     assert "transaction" in said[1]
 
 

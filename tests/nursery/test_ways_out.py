@@ -85,7 +85,7 @@ async def test_children_that_do_not_end_hold_a_cancelled_run_for_its_clean_up_ti
         assert live(jobs) == 1
         await crash(scheduler)
     assert left == [pytest.approx(20, abs=1)]
-    assert "the fleet ends the others" in caplog.text
+    assert "the fleet cancels the rest" in caplog.text
 
 
 async def test_block_in_a_healthy_run_waits_for_children_that_take_their_time_to_end(

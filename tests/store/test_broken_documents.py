@@ -45,7 +45,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "huge": ({"rev": 2**60}, f"its rev is {2**60}"),
     "date": ({"nextRunAt": DatetimeMS(2**60)}, "its nextRunAt is"),
     "data": ({"data": {"at": DatetimeMS(2**60)}}, "its data cannot be decoded"),
-    "left over": ({"claimedBy": "who?"}, "it is pending, and still bears claimedBy='who?'"),
+    "left over": ({"claimedBy": "who?"}, "it is pending but still has claimedBy='who?'"),
 }
 
 

@@ -242,7 +242,7 @@ def test_job_that_the_server_refuses_to_change_keeps_no_other_from_its_run(
     for _ in range(2):
         starting_again.start_again(store, LATER)
     assert [job.unique_key for job in claim_due(store, {"greet": 5})] == ["k"]
-    assert caplog.text.count("refuses to let job greet") == 1
+    assert caplog.text.count("refused to let job greet") == 1
 
 
 def test_index_has_only_jobs_that_were_ended_so(

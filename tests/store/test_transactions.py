@@ -557,8 +557,8 @@ def test_fate_of_a_claim_is_read_by_a_majority(recorded: tuple[JobCollection, Re
 def test_fate_that_cannot_be_read_leaves_no_doubt_that_nothing_was_committed(store: JobCollection) -> None:
     (job,) = claim(store, 1)
     job_changes.report_if_held(store, transitions.release(job, LATER))
-    store.interference.append(Failing("read what became of a claim"))
-    with pytest.raises(MonqueConnectionError, match="could not read what became of a claim") as caught:
+    store.interference.append(Failing("read the outcome of a claim"))
+    with pytest.raises(MonqueConnectionError, match="could not read the outcome of a claim") as caught:
         run(store, job, lambda _session: None)
     assert not caught.value.unknown_outcome
 

@@ -248,13 +248,13 @@ async def test_start_is_chosen_once_for_all_clients_of_the_run(monque_db: Databa
     # Also where a program's own thread asks.
     job = await trio.to_thread.run_sync(one.sync.enqueue, "job")
     assert job.created_at == now()
-    with pytest.raises(MonqueError, match="has begun already"):
+    with pytest.raises(MonqueError, match="has already begun"):
         start_virtual_time(START + timedelta(days=1))
 
 
 async def test_start_is_the_real_time_unless_chosen_and_cannot_be_chosen_later(autojump_clock: MockClock) -> None:
     assert abs(now() - datetime.now(UTC)) < timedelta(seconds=10)
-    with pytest.raises(MonqueError, match="has begun already"):
+    with pytest.raises(MonqueError, match="has already begun"):
         start_virtual_time(START)
 
 

@@ -108,7 +108,7 @@ def test_hosts_that_are_not_named_are_not_served(db: Database) -> None:
         assert (await ask("GET", "/health")).status_code == 200
         for host in ("evil.test", "jobs.test.evil.test", "jobs.test:8080", ""):
             found = await ask("GET", "/health", headers={"host": host})
-            assert (found.status_code, found.json()) == (421, {"error": "This host is not served here"})
+            assert (found.status_code, found.json()) == (421, {"error": "This host is not allowed here"})
         doubled = await ask("GET", "/health", headers=[("host", "jobs.test"), ("host", "evil.test")])
         assert doubled.status_code == 421
 

@@ -149,7 +149,7 @@ def test_data_that_a_hook_makes_cannot_be_guessed_by_a_filter(db: Database) -> N
     async def of_one_name(ask: Ask) -> None:
         for query in ("data.n=5", "data.n=5&name=pay", "data.n=5&meta.tenant=5&name=pay"):
             status, error = await tenants(ask, query)
-            assert (status, error[:12]) == (400, "Data of some")
+            assert (status, error[:16]) == (400, "The data of some")
         assert await tenants(ask, "data.n=5&name=mail") == (200, FIVES)
         assert await tenants(ask, "meta.tenant=5") == (200, {"5"})
 

@@ -43,7 +43,7 @@ def test_each_kind_has_a_sentence_and_advice_without_commands(kind: str) -> None
 def test_name_that_is_misspelt_is_named_with_the_one_that_may_be_meant() -> None:
     finding = Finding("unknown-name", SEVERITIES["unknown-name"], {**EVERY_VALUE, "similar": "mail"})
     assert sentence_about(finding) == (
-        "No live instance runs the name x. Pending jobs of it: 1,204+. One runs mail: is the name misspelt?"
+        "No live instance runs jobs named x. Pending jobs: 1,204+. One runs mail: is the name misspelt?"
     )
 
 

@@ -255,7 +255,7 @@ def test_an_ended_job_says_what_a_retry_does() -> None:
     def said(kind: str, *, is_recurring: bool = False, start_by: datetime | None = None) -> str:
         return sentence_of(Reason(kind, {"is_recurring": is_recurring, "start_by": start_by}))
 
-    again, by_schedule = (f"A retry lets it run {one}, with all its attempts" for one in ("again", BY_SCHEDULE))
+    again, by_schedule = (f"A retry runs it {one}, with all its attempts" for one in ("again", BY_SCHEDULE))
     assert said("failed") == f"It has failed for good. {again}."
     assert said("failed", is_recurring=True) == f"It has failed for good. {by_schedule}."
     assert said("cancelled") == f"It was cancelled. {again}."
@@ -266,7 +266,7 @@ def test_an_ended_job_says_what_a_retry_does() -> None:
     )
 
 
-BY_SCHEDULE: Final = "now, and then by its schedule"
+BY_SCHEDULE: Final = "now, and then on its schedule"
 
 
 @pytest.mark.parametrize("path", QUESTIONS)

@@ -113,9 +113,9 @@ def _get_ready(locked: LockedCollection, time: ServerTime, config: ClaimConfig) 
     is_served = documents.indexes.is_served(locked, time.clock.now())
     if not (is_served or config.allow_scan) and documents.indexes.is_large(locked):
         raise MissingIndexError(
-            f"no index of {locked.collection.full_name} serves the filter {shown(locked.shown_filter)}, and each look "
-            "would read all of its documents: call create_claim_index(collection, filter) once, with the same "
-            "lock_field and sort, or say allow_scan=True"
+            f"no index of {locked.collection.full_name} serves the filter {shown(locked.shown_filter)}, and each "
+            "query would read all of its documents: call create_claim_index(collection, filter) once, with the same "
+            "lock_field and sort, or pass allow_scan=True"
         )
 
 

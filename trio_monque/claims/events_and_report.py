@@ -49,7 +49,7 @@ class ClaimsReport:
         released: Documents that were released without counting the attempt.
         lost: Locks that were not renewed in time, or that another program took.
         rescued: Documents that were taken from dead holders.
-        dead_lettered: Documents that became dead letters: no attempts are left.
+        dead_lettered: Documents that became dead letters because no attempts were left.
         unfinished: The ids of documents that could not be released. Others claim them when their leases expire.
         crashed: The errors that ended the claims.
         loop_blocked: How many times something blocked an event loop for longer than a second: that of the claims, which

@@ -74,7 +74,7 @@ class DocumentSettling:
             raise  # The document is not the cause: the settler tries again.
         except BaseException as error:
             extra = log_extra(held.id, held.attempt)
-            logger.exception("could not decide the end of document %s; it is now a dead letter", held, extra=extra)
+            logger.exception("could not decide the outcome of document %s; it is now a dead letter", held, extra=extra)
             settlement.outcome = Discarded(safe_error(error))
             return ending_of(held, settlement.outcome, now, self._policy)
 

@@ -28,7 +28,7 @@ class ClaimsStatistics(EngineNumbers):
         lost: Locks that were not renewed in time, or that another program took. If such a document could be released
             after all, it is counted as released, too.
         rescued: Documents that were taken from dead holders.
-        dead_lettered: Documents that became dead letters: no attempts are left.
+        dead_lettered: Documents that became dead letters because no attempts were left.
         broken: Documents that this instance has met and skips; see `Health.broken`.
         renewals: Renewed locks; each one counts at every heartbeat.
         renewal_failures: Attempts to renew locks that the database did not answer or refused as a whole.

@@ -23,4 +23,4 @@ def confirm(question: str, *, yes: bool) -> None:
 def require_terminal() -> None:
     """Raise click.UsageError where nothing can be asked."""
     if sys.stdin is None or not sys.stdin.isatty():
-        raise click.UsageError("without a terminal, give --yes to do it, or --dry-run to see what it would do")
+        raise click.UsageError("without a terminal, give --yes to confirm, or --dry-run to see what would change")

@@ -43,8 +43,8 @@ def connection_options(function: Callable[Concatenate[Connection, P], R]) -> Cal
         "--uri",
         envvar="MONQUE_URI",
         show_envvar=True,
-        help="The MongoDB connection string. Others see it in the list of processes: with a password in it, prefer "
-        "--uri-file or the variable.",
+        help="The MongoDB connection string. It is visible in the process list: if it contains a "
+        "password, prefer --uri-file or the variable.",
     )
     @click.option(
         "--uri-file",
@@ -52,7 +52,7 @@ def connection_options(function: Callable[Concatenate[Connection, P], R]) -> Cal
         metavar="FILE",
         help="Read the connection string from this file.",
     )
-    @click.option("--database", metavar="NAME", help="The database, if not the one that the connection string names.")
+    @click.option("--database", metavar="NAME", help="The database, if not the one in the connection string.")
     @wraps(function)
     def command(*args: P.args, **options: P.kwargs) -> R:
         uri, file, database = (options.pop(name) for name in ("uri", "uri_file", "database"))

@@ -131,5 +131,5 @@ operation_timeout_option: Final = click.option(
     type=LENGTH,
     default="30s",
     metavar="LENGTH",
-    help="How long the database may take for one answer. (default: 30s)",
+    help="How long the database may take to answer one command. (default: 30s)",
 )

@@ -48,7 +48,7 @@ def _replica_set(_context: click.Context, _option: click.Parameter, given: str) 
     "--folder",
     type=click.Path(file_okay=False, resolve_path=True, path_type=Path),
     metavar="DIR",
-    help="Keep the data there between runs.",
+    help="Keep the data in this folder between runs.",
 )
 @click.option(
     "--replica-set",

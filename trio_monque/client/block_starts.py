@@ -73,7 +73,7 @@ class BlockStarts:
         # The block's cancellation does not reach a task that was started around the block.
         if not self._block.is_open or self._block.failed_by:
             key = self._block.block.key
-            raise MonqueError(f"the block {key!r} of the job nursery is over: start children inside of it")
+            raise MonqueError(f"the block {key!r} of the job nursery has ended: start children inside it")
 
     def _drafted(self, worker: str | TypedWorker[Any], data: Any, options: dict[str, Any]) -> Draft:
         return draft_of(self._context, NewJob(name=name_of(worker), data=data, **options), worker)
@@ -138,5 +138,5 @@ def _check_options(options: Mapping[str, Any]) -> None:
 
 def _checked_key(key: object) -> str:
     if not is_key(key, LONGEST_KEY):
-        raise InvalidOptionError("key", key, f"must be a text of 1 to {LONGEST_KEY} characters")
+        raise InvalidOptionError("key", key, f"must be a string of 1 to {LONGEST_KEY} characters")
     return key

@@ -33,7 +33,7 @@ OnProgress = Callable[[BulkResult], object]
 def cancel_jobs(
     context: ClientContext, *, on_progress: OnProgress | None = None, **selection: Unpack[Selection]
 ) -> Operation[BulkResult]:
-    """Cancel the selected jobs that are pending; those that run are not asked to end.
+    """Cancel the selected jobs that are pending; running jobs are not asked to end.
 
     The call works in batches of at most 1,000, in the order of their ids. Each write repeats the selection, so a job
     that has changed meanwhile, and is not selected any more, is left alone. Jobs that are enqueued after the call
@@ -92,10 +92,10 @@ def retry_jobs(
     if selector.has_key:
         key = selector.unique_key or selector.unique_key_prefix
         raise InvalidOptionError(
-            "unique_key", key, "selects pending and running jobs, and those are not retried: call retry_job with an id"
+            "unique_key", key, "selects pending and running jobs, which are not retried: call retry_job with an id"
         )
     if selector.due is not None:
-        raise InvalidOptionError("due", selector.due, "selects pending jobs, and those are not retried: leave it out")
+        raise InvalidOptionError("due", selector.due, "selects pending jobs, which are not retried: leave it out")
     return Bulk(context, RetryJobs(context, selector, spread), on_progress)
 
 
@@ -106,7 +106,7 @@ def delete_jobs(
     on_progress: OnProgress | None = None,
     **selection: Unpack[Selection],
 ) -> Operation[BulkResult]:
-    """Delete the selected jobs, whatever their status. A run of one loses its claim with that.
+    """Delete the selected jobs, whatever their status. A running one loses its claim.
 
     Documents that are not jobs are left, and listed in the result. One `JobsDeleted` event reports all. For the rest,
     see `cancel_jobs`.
@@ -125,10 +125,10 @@ def delete_jobs(
         raise InvalidOptionError("everything", everything, "must be True or False")
     if selector.is_everything and not everything:
         raise InvalidOptionError(
-            "everything", everything, "without a selector, every job would be deleted: say everything=True to do that"
+            "everything", everything, "without a selector, every job would be deleted: pass everything=True to do that"
         )
     if everything and not selector.is_everything:
-        raise InvalidOptionError("everything", everything, "contradicts the selector beside it: leave one of them out")
+        raise InvalidOptionError("everything", everything, "cannot be combined with a selector: leave one of them out")
     return Bulk(context, DeleteJobs(context, selector), on_progress)
 
 

@@ -115,7 +115,7 @@ class RetryJobs(_Changing):
 
     def _of_nurseries(self, chosen: Sequence[Job]) -> Mapping[ObjectId, str]:
         """Detach children whose parents do not need them; return those that only a parent may run again, and why."""
-        refused = {job.id: "it stood for a program, which is gone" for job in chosen if job.name == PROGRAM}
+        refused = {job.id: "it represented a program that is gone" for job in chosen if job.name == PROGRAM}
         children = [job for job in chosen if job.child is not None]
         if not children:
             return refused

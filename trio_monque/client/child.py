@@ -97,7 +97,7 @@ class Child(Generic[Result_co]):
         if not self._answered.is_set():
             await self._wait(self._answered)
         if not self._has_ended:
-            raise MonqueError(f"child {self.key or self.id} had not ended when its block was left: wait inside of it")
+            raise MonqueError(f"child {self.key or self.id} had not ended when its block was left: wait inside it")
         return self.result
 
     def _check_ended(self) -> None:

@@ -105,7 +105,7 @@ class ChildrenOfBlock:
         if not self._is_over:
             await self._change(within)
         if self._is_over:
-            raise MonqueError(f"the block {self.block.key!r} of the job nursery is over: wait inside of it")
+            raise MonqueError(f"the block {self.block.key!r} of the job nursery has ended: wait inside it")
 
     async def _change(self, within: float | None) -> None:
         with anyio.move_on_after(within):
@@ -188,7 +188,7 @@ class ChildrenOfBlock:
             except MonqueConnectionError as error:
                 if not error.transient:
                     raise
-                logger.warning("%s; retrying (the block %r waits)", error, self.block.key)
+                logger.warning("%s; retrying (block %r waits meanwhile)", error, self.block.key)
                 await anyio.sleep(AGAIN_AFTER)
                 self._to_do.set()
 
@@ -233,7 +233,7 @@ class ChildrenOfBlock:
             self._is_logged = True
             job = self.owner.job
             logger.info(
-                "block %r of job %s failed by its child %s; %d other children are cancelled",
+                "block %r of job %s failed because its child %s failed; cancelling %d other children",
                 self.block.key,
                 job,
                 self.failed_by[0],

@@ -69,7 +69,7 @@ class _Findings(Operation[Diagnosis]):
 
 
 def get_overview(context: ClientContext, *, max_age: float | None = None) -> Operation[Overview]:
-    """Return how the jobs of each name are, the instances, the next schedules, and what needs an operator.
+    """Return the state of the jobs of each name, the instances, the next schedules, and what needs an operator.
 
     It is meant for a look every few seconds: four commands, and a fifth one once a minute. 25,000 jobs are counted,
     four of five of them pending ones and the others failed ones: the names share these numbers. Of one name, 10,000

@@ -47,7 +47,7 @@ def pauses(context: ClientContext) -> Operation[Sequence[NamePause]]:
 
 
 def pause(context: ClientContext, worker: str | Named, *, by: str | None = None) -> Operation[bool]:
-    """Pause a name: within a second, no instance of the fleet claims jobs of it any more.
+    """Pause a name: within a second, no instance of the fleet claims its jobs any more.
 
     Jobs that run continue. Jobs can be enqueued, and wait. A pause outlives all instances. Pausing a name twice, or one
     without a worker, is allowed. Instances of Monque for Node do not honour it.
@@ -70,7 +70,7 @@ def pause(context: ClientContext, worker: str | Named, *, by: str | None = None)
 
 
 def resume(context: ClientContext, worker: str | Named) -> Operation[bool]:
-    """Resume a name: jobs of it are claimed again, at once in this program, within a second elsewhere.
+    """Resume a name: its jobs are claimed again, at once in this program, within a second elsewhere.
 
     Returns:
         Whether it was paused before.

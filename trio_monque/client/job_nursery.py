@@ -131,7 +131,7 @@ class JobNursery:
         key: Callable[[Any], str] | None = None,
         **options: Unpack[ChildOptions],
     ) -> Sequence[Child[Any]]:
-        """Start a child for each item, as `start` does, but a thousand with one statement.
+        """Start a child for each item, as `start` does, but up to a thousand with one statement.
 
         Args:
             key: Returns the key of a child for its item.
@@ -171,7 +171,7 @@ class JobNursery:
         return await child.wait()
 
     async def as_completed(self) -> AsyncIterator[Child[Any]]:
-        """Yield the children of the block in the order of their ends, including those that start meanwhile."""
+        """Yield the children of the block in the order in which they end, including those that start meanwhile."""
         number, block = 0, self._block
         while number < len(block.children):
             if number == len(block.ended):

@@ -89,10 +89,10 @@ class JobWait:
         """Return the error of a wait that was not over in time. `fault` is why the last look failed, if it did."""
         live = next(one for one in self.ids if one in self.live)
         if len(self.ids) == 1:
-            what = f"no end of job {live} is known after {timeout:g} s; it goes on"
+            what = f"gave up waiting for job {live} after {timeout:g} s; the job continues"
         else:
-            what = f"no end of {len(self.live)} of {len(self.ids)} jobs is known after {timeout:g} s, such as {live}"
-        error = TimeoutError(what if fault is None else f"{what}; the last look failed: {fault}")
+            what = f"gave up waiting for {len(self.live)} of {len(self.ids)} jobs after {timeout:g} s, such as {live}"
+        error = TimeoutError(what if fault is None else f"{what}; the last query failed: {fault}")
         error.__cause__ = fault
         return error
 

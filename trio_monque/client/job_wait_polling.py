@@ -222,7 +222,7 @@ class EndWatcher:
                     continue
                 # An election, for example. The callers wait as long as they want to; the same jobs are due again.
                 level = logging.WARNING if pause == AGAIN_AFTER else logging.DEBUG
-                logger.log(level, "%s; retrying (the waits for jobs go on meanwhile)", error)
+                logger.log(level, "%s; retrying (waits for jobs continue)", error)
                 with self._lock:
                     self.fault = error
                 time.sleep(pause)

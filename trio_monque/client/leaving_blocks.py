@@ -57,8 +57,8 @@ async def _end_stragglers(block: ChildrenOfBlock) -> None:
             is_logged = True
             names = ", ".join(sorted({child.name for child in alive})[:MOST_NAMED])
             logger.warning(
-                "%d children of block %r of job %s that an earlier run had started were not asked for: %s. They are "
-                "cancelled; the handler is not deterministic, or was changed",
+                "%d children of block %r of job %s were started by an earlier run, but not by this one: %s. "
+                "Cancelling them; the handler is not deterministic, or was changed",
                 len(alive),
                 block.block.key,
                 block.owner.job,
@@ -91,7 +91,7 @@ async def leave(block: ChildrenOfBlock, error: BaseException | None) -> None:
         raise
     if not is_ended and not block.owner.leaves_children:
         logger.warning(
-            "the block %r of job %s is left, and not all of its children have ended; the fleet ends the others",
+            "left block %r of job %s before all of its children had ended; the fleet cancels the rest",
             block.block.key,
             block.owner.job,
             extra=log_extra(block.owner.job),
@@ -125,7 +125,7 @@ async def _end_all(block: ChildrenOfBlock) -> bool:
         except MonqueConnectionError as error:
             if not error.transient:
                 raise
-            logger.warning("%s; retrying (the block %r cancels its children)", error, block.block.key)
+            logger.warning("%s; retrying (block %r is cancelling its children)", error, block.block.key)
             await anyio.sleep(AGAIN_AFTER)
             continue
         if not alive:

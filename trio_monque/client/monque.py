@@ -75,7 +75,7 @@ def awaited(
 
 @async_calls(IN_A_THREAD)
 class Monque:
-    """The client: enqueues, inspects and manages jobs. It runs none.
+    """The client: enqueues, inspects and manages jobs, but does not run them.
 
     A client can be made anywhere, also at the top level of a module. It holds nothing that belongs to an event loop,
     and works on trio, asyncio and uvloop, also on several after each other. It never closes your `MongoClient`.
@@ -222,7 +222,7 @@ class Monque:
     async def enqueue_with_outcome(
         self, worker: str | TypedWorker[Any], data: Any = None, **options: Unpack[JobOptions]
     ) -> Enqueued[Any]:
-        """Enqueue a job as `enqueue` does, and return what became of it beside the job.
+        """Enqueue a job as `enqueue` does, and return the job together with what became of it.
 
         The outcome is "created", "kept" or "replaced": see Enqueued. It takes no `session`. After a lost answer that
         was found out about, the outcome is that of the sending that the database answered.
@@ -256,7 +256,7 @@ class Monque:
         on_conflict: str = "keep",
         **options: Unpack[ScheduleOptions],
     ) -> Job:
-        """Store a job that runs again and again: on success it moves to its next occurrence.
+        """Store a recurring job: on success it moves to its next occurrence.
 
         Args:
             cron: Five fields, or an alias such as @daily, which is stored as five fields.

@@ -299,7 +299,7 @@ def _retry(context: ClientContext, seen: Job, now: datetime, caused: Caused) -> 
 def _free_of_nurseries(context: ClientContext, seen: Job) -> None:
     """Detach a child that its parent does not need, so that it may run by itself. Raises if its parent needs it."""
     if seen.name == PROGRAM:
-        raise JobStateError(seen.id, seen.status, "retry", "it stood for a program, which is gone: start the program")
+        raise JobStateError(seen.id, seen.status, "retry", "it represented a program that is gone: start the program")
     if seen.child is None:
         return
     if seen.id in parents_of_children.needed(context.jobs, [seen.id]):

@@ -69,9 +69,9 @@ def open_job_nursery(
         raise InvalidOptionError("fail", fail, f"must be one of {', '.join(POLICIES)}")
     given: object = key
     if given is not None and not is_key(given, LONGEST_KEY):
-        raise InvalidOptionError("key", key, f"must be a text of 1 to {LONGEST_KEY} characters")
+        raise InvalidOptionError("key", key, f"must be a string of 1 to {LONGEST_KEY} characters")
     if key is not None and key.isdecimal():
-        raise InvalidOptionError("key", key, "is a number, and blocks without a key have numbers: give it a word")
+        raise InvalidOptionError("key", key, "is a number, and blocks without a key are numbered: give it a word")
     if isinstance(parent, Monque):
         return cast("AbstractAsyncContextManager[JobNursery, bool]", _open(ProgramNurseries(parent), key, fail))
     own = getattr(type(parent), "_nursery_owner", None)

@@ -113,7 +113,7 @@ class ProgramNurseries:
                 self.monque, Write(lambda _: nursery_children.end_program(self._context.jobs, self.job))
             )
         except MonqueConnectionError as error:
-            logger.warning("%s; the fleet gives job %s up, which stood for this program", error, self.job)
+            logger.warning("%s; another instance ends job %s, which represented this program", error, self.job)
             return True
 
     # --- For a nursery ---
@@ -132,7 +132,7 @@ class ProgramNurseries:
             except MonqueConnectionError as error:
                 logger.log(
                     logging.WARNING if begins - sent < 2 * self._beat else logging.DEBUG,
-                    "%s; retrying (job %s stands for this program)",
+                    "%s; retrying (job %s represents this program)",
                     error,
                     self.job,
                 )
@@ -180,7 +180,7 @@ class ProgramNurseries:
 
     def _lost(self) -> NurseryLostError:
         return NurseryLostError(
-            f"the nursery of this program is lost: job {self.job}, which stands for it, was not renewed in time, or "
+            f"the nursery of this program is lost: job {self.job}, which represents it, was not renewed in time, or "
             "was deleted or changed. Its children are cancelled"
         )
 

@@ -266,11 +266,10 @@ def log_and_events_of(rescued: Sequence[Rescued]) -> Sequence[events.Event]:
             if one.after.status is JobStatus.PENDING:
                 held[_holder_of(one)].append(one.after)
         logger.warning(
-            "%d %s pending again that dead instances held (%s). Each of these was killed, out of memory, "
-            "lost its database, or blocked its event loop for longer than its lease; "
-            "or its handler did not obey at lock_timeout: %s",
+            "rescued %d %s from dead instances (%s). Each instance was killed, ran out of memory, lost its database "
+            "or blocked its event loop for longer than its lease, or a handler did not stop at lock_timeout: %s",
             len(pending),
-            "job is" if len(pending) == 1 else "jobs are",
+            "job" if len(pending) == 1 else "jobs",
             _listed(f"{name}: {count}" for name, count in by_name.items()),
             _listed(_with_jobs(holder, held[holder]) for holder in sorted(held)),
             extra={"job_ids": [str(job.id) for job in pending[:MOST_NAMED]]},
@@ -288,7 +287,7 @@ def _events_of(rescued: Rescued) -> Sequence[events.Event]:
     if error is None:
         return []
     goes_on = job.status is JobStatus.PENDING
-    what = f"goes on at {job.next_run_at}" if goes_on else "is given up"
+    what = f"used up its rescues; its schedule continues at {job.next_run_at}" if goes_on else "failed for good"
     logger.error("job %s %s: %s%s", job, what, "" if isinstance(error, ScheduleEndedError) else "it ", error)
     failed = events.JobFailed(job, error, will_retry=goes_on)
     return [events.ScheduleExhausted(job, error), failed] if goes_on else [failed]

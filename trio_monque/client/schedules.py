@@ -166,8 +166,8 @@ def _version_of(job: Job) -> int:
 
 def _log_kept(job: Job, declared: Job) -> None:
     logger.warning(
-        "schedule %s is kept as it is (%s): this process declares an older one (%s). "
-        "To go back on purpose, delete job %s or declare a higher version",
+        "kept schedule %s unchanged (%s): this process declares an older version (%s). To go back on purpose, delete "
+        "job %s or declare a higher version",
         job.name,
         _in_words(job),
         _in_words(declared),
@@ -180,7 +180,7 @@ def _log_changed(before: Job, declared: Job) -> None:
     is_decided = _is_newer(declared, before)
     logger.log(
         logging.INFO if is_decided else logging.WARNING,
-        "schedule %s changed to this process's declaration (%s), its data included; it was (%s)%s",
+        "schedule %s changed to this process's declaration (%s), including its data; it was (%s)%s",
         before.name,
         _in_words(declared),
         _in_words(before),

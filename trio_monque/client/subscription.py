@@ -102,7 +102,7 @@ class Subscription:
     def report_left(self) -> None:
         """After `stop`, log how many events the listener did not get."""
         if not self.ended.is_set():
-            logger.error("listener %s was left behind: it did not obey its cancellation", self.listener)
+            logger.error("abandoned listener %s: it ignored its cancellation", self.listener)
         if count := self.undelivered:
             logger.warning("listener %s did not receive %d events before the scheduler ended", self.listener, count)
 
@@ -142,7 +142,7 @@ class Subscription:
         except trio.Cancelled:
             if trio.current_effective_deadline() == -float("inf"):
                 raise
-            logger.error("listener %s raised the Cancelled of a scope of its own", self.listener)
+            logger.error("listener %s raised the Cancelled of its own cancel scope", self.listener)
         self._delivered += 1
 
     async def _call_in_thread(self, events: Sequence[Event], limiter: FreezingLimiter) -> None:

@@ -63,7 +63,7 @@ FEWEST_STREAMS: Final = 10
 SECONDS_OF_WRITES: Final = 1.0
 """Seconds in which the writes are counted at least."""
 
-_TIME_IS_UP: Final = f"further questions were not asked, as {MOST_SECONDS_IN_ALL:g} s were over"
+_TIME_IS_UP: Final = f"the remaining queries were skipped, because {MOST_SECONDS_IN_ALL:g} s had passed"
 _DATA_BEARING: Final = ("PRIMARY", "SECONDARY")
 
 

@@ -63,7 +63,7 @@ def cause_of(error: BaseException, where: str = "") -> str:
 
 def end_for_bug(stop: Stop, what: str, bug: BaseException) -> None:
     """Logs a bug of ours, of the source or of the observer, and ends the engine in order."""
-    logger.error("%s: the scheduler ends", what, exc_info=exc_info_of(bug))
+    logger.error("%s; shutting down", what, exc_info=exc_info_of(bug))
     stop.crash(bug)
 
 
@@ -97,9 +97,9 @@ async def guard(
 def _log_crash(stop: Stop, loop: object, error: Exception) -> None:
     """Log a bug with its traceback. A client that the program closed is not a bug, and gets one line."""
     if not is_a(error, ClientClosedError):
-        logger.error("%s crashed: the scheduler ends", loop, exc_info=exc_info_of(error))
+        logger.error("%s crashed; shutting down", loop, exc_info=exc_info_of(error))
     elif not any(is_a(one, ClientClosedError) for one in stop.crashes):
-        logger.error("%s; it ends now", error)
+        logger.error("%s; shutting down", error)
 
 
 @trio.lowlevel.enable_ki_protection

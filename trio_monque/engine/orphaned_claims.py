@@ -122,7 +122,7 @@ class OrphanReleaser:
             if not self._pauses.is_transient(error):
                 raise
             if self.progress.fail(error):
-                logger.warning("could not release orphaned claims: %s; retrying until that succeeds", error)
+                logger.warning("could not release orphaned claims: %s; retrying until it succeeds", error)
             return False
         self.progress.go_on()  # Not `answered`: the source may have had nothing to ask its database.
         return True

@@ -94,6 +94,6 @@ async def start_within(seconds: float, get_ready: Callable[[], Awaitable[object]
                 raise MonqueConnectionError(problem, transient=getattr(error, "transient", True)) from error
             if not has_warned:
                 has_warned = True
-                logger.warning("could not start yet: %s; retrying for %.1f s", text_of(error), left)
+                logger.warning("could not start: %s; retrying for another %.1f s", text_of(error), left)
         await pauses.after_fault(min(delay, left))
         delay = min(2 * delay, LONGEST_RETRY)

@@ -175,12 +175,12 @@ class Progress:
     def complaint(self, now: float, stuck_after: float, name: str) -> str | None:
         """Why it is stuck, for operators; None if it is not. `name` is that of the whole engine in the sentence."""
         if self.crashed is not None:
-            return f"the {self.name} crashed, so {name} ends: {self.crashed}"
+            return f"the {self.name} crashed, which stops {name}: {self.crashed}"
         lag, fault = self.lag(now), self.fault
         if lag <= stuck_after:
             return None
         if self.is_failing and fault is not None:
-            return f"the {self.name} has failed for {lag:.1f} s and goes on trying: {fault.text}"
+            return f"the {self.name} has failed for {lag:.1f} s and keeps trying: {fault.text}"
         if self.is_asking:
             return f"the {self.name} has waited {lag:.1f} s for an answer"
-        return f"the {self.name} should have gone on {lag:.1f} s ago"
+        return f"the {self.name} is {lag:.1f} s late"

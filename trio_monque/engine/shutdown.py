@@ -126,7 +126,7 @@ async def give_back(
         given_back = [runs.conclude(run.claim, _cut_short(run)) for run in left]
         written = await settlements.settle(await settlements.prepare(given_back))
     except Exception:
-        logger.exception("could not give all claims back (%d are left): they end with their leases", len(left))
+        logger.exception("could not release all claims (%d left); they expire with their leases", len(left))
         return
     for run, was_written in zip(left, written, strict=True):
         if was_written:

@@ -130,7 +130,7 @@ class Vitals:
             return None
         why = f": {heartbeat.fault.text}" if heartbeat.is_failing and heartbeat.fault is not None else ""
         claims = _counted(len(late), "claim")
-        return f"the heartbeat could not renew {claims} in time, and what ran there was stopped{why}"
+        return f"the heartbeat could not renew {claims} in time; the runs were stopped{why}"
 
     def examine(self, name: str = "the engine") -> Examined:
         """Examine all loops. `name` is what reasons call the whole: "the scheduler", for example."""
@@ -166,13 +166,13 @@ class Vitals:
         reasons = [loop.complaint for loop in loops if loop.complaint is not None]
         crashed = {one.progress.crashed for one in watched}
         others = [text for text in map(text_of, tuple(self._stop.crashes)) if text not in crashed]
-        reasons += [f"{name} crashed, and ends: {text}" for text in others[:MOST_CRASHES]]
+        reasons += [f"{name} crashed: {text}" for text in others[:MOST_CRASHES]]
         if self._has_ended:
             return [*reasons, f"{name} has ended"]
         if lag is not None and lag >= BLOCKED_AFTER:
             reasons.append(f"the event loop did not answer for {lag:.1f} s, and no claim was renewed meanwhile")
         if now > self.hard_end and (left := len(self._runner.running)):
-            reasons.append(f"leaving has taken longer than it may: it waits for {_counted(left, 'handler')}")
+            reasons.append(f"shutdown is overdue: it is waiting for {_counted(left, 'handler')}")
         return reasons
 
 

@@ -130,7 +130,7 @@ class Watchdog:
         for run in overdue - self._logged_threads:
             frame = None if run.thread is None else frames.get(run.thread)
             logger.warning(
-                "the thread of %s goes on although its run was cancelled (%s), and holds its slot:\n%s",
+                "the thread of %s is still running although its run was cancelled (%s), and occupies a slot:\n%s",
                 run.claim,
                 run.reason,
                 formatted(tuple(outwards(frame))),
@@ -139,7 +139,7 @@ class Watchdog:
 
     def _log_resumed(self, loop: TrioLoop, seconds: float) -> None:
         logger.warning(
-            "the machine was suspended for %.1f s; no claim was renewed meanwhile, and jobs that came due start now",
+            "the machine was suspended for %.1f s; no claim was renewed meanwhile, and overdue jobs start now",
             seconds,
         )
         loop.post(self._resumed)
@@ -210,7 +210,7 @@ async def log_unending_runs(
         for run in running():
             if run.task is not None:
                 logger.error(
-                    "leaving waits for the handler of %s, which swallows its cancellation:\n%s",
+                    "shutdown is waiting for the handler of %s, which swallows its cancellation:\n%s",
                     run.claim,
                     OwnLines(frames_of(run.task)),
                 )

@@ -101,7 +101,7 @@ def health_of(found: Examined, now: datetime, *, broken: int, warnings: tuple[st
 def _about_threads(number: int) -> tuple[str, ...]:
     if number == 0:
         return ()
-    return (f"plain handlers go on although their runs were cancelled; slots that they hold: {number}",)
+    return (f"plain handlers are still running although their runs were cancelled; slots occupied: {number}",)
 
 
 def _loop_health(loop: LoopExamined, found_at: float, now: datetime) -> LoopHealth:

@@ -90,7 +90,7 @@ class Reporter(ABC, Generic[ClaimT, SettlementT, RescuedT, ReportT]):
     def draining(self, cause: str) -> None:
         logger = self._logger
         extra = {"instance": self._instance, "cause": cause}
-        logger.info("%s %s stopped claiming and drains: %s", self._kind, self._instance, cause, extra=extra)
+        logger.info("%s %s stopped claiming and is draining: %s", self._kind, self._instance, cause, extra=extra)
 
     @abstractmethod
     def run_settled(self, settlement: SettlementT) -> None:
@@ -117,7 +117,7 @@ class Reporter(ABC, Generic[ClaimT, SettlementT, RescuedT, ReportT]):
 
     def renewal_failed(self, error: Exception) -> None:
         logger = self._logger
-        logger.warning("could not renew claims: %s; retrying until their leases run out", error)
+        logger.warning("could not renew claims: %s; retrying until their leases expire", error)
 
     def outage(self, error: Exception) -> None:
         """Log an outage: a claim, a settlement or a rescue failed, and the engine retries."""

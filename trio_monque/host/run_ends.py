@@ -51,7 +51,7 @@ class MissedLeaseError(TimeoutError):
         were = "a run was" if runs == 1 else f"{runs} runs in a row were"
         super().__init__(
             f"{were} cancelled because the claim was not renewed in time: the handler may block "
-            "the event loop, or the database was not reachable for so long"
+            "the event loop, or the database was unreachable for that long"
         )
 
 

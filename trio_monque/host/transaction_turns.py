@@ -186,8 +186,8 @@ class Transactions(Generic[ClaimT, SettlementT]):
         item = thread.end.item
         if thread.overdue() is not None:
             logger.warning(
-                "the function of the transaction of %s takes longer than its limit of %.3g s, and cannot be stopped: "
-                "nothing of it is committed, and the run ends when the function returns",
+                "the transaction function of %s exceeded its limit of %.3g s and cannot be stopped; nothing is "
+                "committed, and the run ends when the function returns",
                 item,
                 thread.seconds,
             )
@@ -198,7 +198,7 @@ class Transactions(Generic[ClaimT, SettlementT]):
                 await self._db_threads.call(thread.abort_on_server, channel=Channel.RENEWALS, abandon_on_cancel=True)
             except MonqueError as error:
                 logger.warning(
-                    "could not abort the transaction of %s: %s; the server aborts it when it is too old", item, error
+                    "could not abort the transaction of %s: %s; the server aborts it when it times out", item, error
                 )
                 if thread.calls > 1:
                     return  # The job may be locked: renewals would wait for it. Its lease ends instead.

@@ -69,7 +69,7 @@ def checked_statuses(given: Statuses | None) -> tuple[JobStatus, ...] | None:
     try:
         return tuple(dict.fromkeys(JobStatus(one) for one in several))
     except (ValueError, TypeError) as error:
-        raise InvalidOptionError("status", given, f"must be among {', '.join(JobStatus)}") from error
+        raise InvalidOptionError("status", given, f"must be one of {', '.join(JobStatus)}") from error
 
 
 def _several(option: str, given: Any) -> list[Any]:
@@ -167,7 +167,7 @@ class JobSelector:
         for option in ("fail_reason", "unique_key"):
             text, prefix = getattr(self, option), getattr(self, f"{option}_prefix")
             if text is not None and prefix is not None:
-                raise InvalidOptionError(f"{option}_prefix", prefix, f"cannot be given beside {option}: choose one")
+                raise InvalidOptionError(f"{option}_prefix", prefix, f"cannot be combined with {option}: choose one")
             if text is not None:
                 _text(option, text)
             if prefix is not None:
@@ -185,7 +185,7 @@ class JobSelector:
             raise InvalidOptionError(
                 "status",
                 ", ".join(self.statuses),
-                f"cannot be combined with {option}: only pending and running jobs have their key for themselves",
+                f"cannot be combined with {option}: only pending and running jobs own their key",
             )
 
     def _check_due(self) -> None:

@@ -37,5 +37,5 @@ class NamePause:
 def checked_by(by: object) -> str | None:
     """Return who pauses, as it can be stored. Raises InvalidOptionError unless it is a text or None."""
     if by is not None and not isinstance(by, str):
-        raise InvalidOptionError("by", by, "must be a text, such as the name of a user, or None")
+        raise InvalidOptionError("by", by, "must be a string, such as the name of a user, or None")
     return plain(by, LONGEST_BY) if by else None

@@ -224,7 +224,7 @@ def _check_conflict(new: NewJob) -> None:
     if new.on_conflict != "keep" and new.unique_key is None:
         raise InvalidOptionError("on_conflict", new.on_conflict, "needs a unique_key: without one there is no conflict")
     if new.on_conflict == "debounce" and new.delay is None:
-        raise InvalidOptionError("on_conflict", new.on_conflict, "needs a delay: for how long each call delays the job")
+        raise InvalidOptionError("on_conflict", new.on_conflict, "needs a delay: how long each call delays the job")
     if new.max_wait is not None:
         if new.on_conflict != "debounce":
             raise InvalidOptionError("max_wait", new.max_wait, 'is for on_conflict="debounce"')

@@ -165,11 +165,9 @@ def _stored_and_read(data: Any, maximum: int | None, codec_options: CodecOptions
         # The encoder accepts more than the decoder: dates that Python cannot represent, and a `RawBSONDocument` with
         # any content. No worker could run such a job.
         problem = _problem(error, data, what, codec_options)
-        raise InvalidPayloadError(
-            f"the job's {what} can be stored as BSON, but not be read again: {problem}"
-        ) from error
+        raise InvalidPayloadError(f"the job's {what} can be stored as BSON, but not read back: {problem}") from error
     if (_DATE in encoded or _REFERENCE in encoded) and (misread := why_misread(data, what, codec_options)):
-        raise InvalidPayloadError(f"the job's {what} would not be read as it is: {misread}")
+        raise InvalidPayloadError(f"the job's {what} would not be read back as it is: {misread}")
     if sum(map(encoded.count, _TYPES_WITH_PARTS)) > DEEPEST and _is_too_deep(read):
         raise InvalidPayloadError(
             f"the job's {what} is nested more than {DEEPEST} levels deep, which MongoDB cannot store: flatten it"

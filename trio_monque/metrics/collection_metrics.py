@@ -183,4 +183,4 @@ class LatestAnswer(Generic[T]):
         self.failures += 1
         log = logger.debug if self._has_failed else logger.warning  # Once in each outage.
         self._has_failed = True
-        log("could not read the numbers of the collection: %s; the metrics keep the last ones", error)
+        log("could not read the collection metrics: %s; keeping the last values", error)

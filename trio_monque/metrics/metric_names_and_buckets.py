@@ -70,69 +70,67 @@ class Family:
 JOBS: Final = Family(
     "gauge",
     "jobs",
-    "Jobs in the collection. Of each name, it counts up to 100,000 pending, 10,000 failed, 1,000 other ended ones.",
+    "Jobs in the collection. Counts up to 100,000 pending, 10,000 failed and 1,000 other ended jobs of each name.",
     ("name", "status"),
 )
 OLDEST_DUE: Final = Family(
     "gauge",
     "oldest_due_age_seconds",
-    "How long the oldest due job has waited for its start; 0 if none is due.",
+    "How long the oldest due job has been waiting to start; 0 if no job is due.",
     BY_NAME,
 )
 STUCK: Final = Family(
     "gauge",
     "stuck_jobs",
-    "Processing jobs without a heartbeat for three of their intervals: their holders are dead, frozen or cut off.",
+    "Processing jobs without a heartbeat for three heartbeat intervals: their holders are dead, frozen or cut off.",
     BY_NAME,
 )
 SNAPSHOT_AGE: Final = Family(
     "gauge",
     "collection_age_seconds",
-    "How old the numbers of the collection are: they stay the same while the database does not answer. +Inf before the "
-    "first answer.",
+    "Age of the collection metrics, which keep their values while the database does not answer. +Inf before the first "
+    "answer.",
 )
-SNAPSHOT_FAILURES: Final = Family(
-    "counter", "collection_failures", "Attempts to read the numbers of the collection that have failed."
-)
+SNAPSHOT_FAILURES: Final = Family("counter", "collection_failures", "Failed attempts to read the collection metrics.")
 
 # --- Of one scheduler, or of claims on a collection ---
 
 INSTANCE: Final = Family(
     "info",
     "instance",
-    "1 for each instance in this process: its id, its host, the version of trio_monque, and its kind (scheduler or "
-    "claims).",
+    "1 for each instance in this process, with its id, its host, the version of trio_monque and its kind (scheduler "
+    "or claims).",
     ("id", "host", "version", "kind"),
 )
-HEALTHY: Final = Family("gauge", "healthy", "1 while the instance works, 0 while it does not: see its health().")
-DRAINING: Final = Family("gauge", "draining", "1 while the instance shuts down and claims nothing more.")
+HEALTHY: Final = Family("gauge", "healthy", "1 while the instance is healthy, 0 otherwise; see its health().")
+DRAINING: Final = Family("gauge", "draining", "1 while the instance is shutting down and claims nothing more.")
 HELD: Final = Family("gauge", "held_claims", "Claims that this instance holds and renews.")
-UNSETTLED: Final = Family("gauge", "unsettled_runs", "Runs that have ended and whose ends are not written yet.")
+UNSETTLED: Final = Family("gauge", "unsettled_runs", "Runs that have ended but whose outcomes are not written yet.")
 FREE_SLOTS: Final = Family("gauge", "free_slots", "How many more runs could start now.")
 CLAIMED: Final = Family("counter", "claims", "Claimed jobs or documents.")
 LOST_TO_OTHERS: Final = Family(
     "counter",
     "claim_candidates_lost",
-    "Due jobs or documents that this instance had found and did not get: mostly others claimed them first.",
+    "Due jobs or documents that this instance found but did not get, mostly because others claimed them first.",
 )
 BATCH_SIZE: Final = Family(
     "histogram",
     "batch_size",
-    "Jobs or documents in one command. The operation is claim, settlement, renewal or rescue.",
+    "Jobs or documents per command. The operation is claim, settlement, renewal or rescue.",
     ("operation",),
 )
-RESCUED: Final = Family("counter", "rescues", "Claims of dead instances that this instance took away.")
-RENEWED: Final = Family("counter", "renewals", "Renewed claims; each one counts at every heartbeat.")
+RESCUED: Final = Family("counter", "rescues", "Claims of dead instances that this instance rescued.")
+RENEWED: Final = Family("counter", "renewals", "Renewed claims; each claim counts once per heartbeat.")
 RENEWAL_FAILURES: Final = Family(
     "counter", "renewal_failures", "Attempts to renew claims that the database did not answer or refused."
 )
 CLAIMS_LOST: Final = Family(
-    "counter", "claims_lost", "Claims that were not renewed in time, or that others took. Their runs were cancelled."
+    "counter", "claims_lost", "Claims that were not renewed in time or were taken by others. Their runs were cancelled."
 )
 LOOP_LAG: Final = Family(
     "gauge",
     "event_loop_lag_seconds",
-    "How long an event loop took to answer: that of the instance, or in a program on asyncio that of the application.",
+    "How long an event loop took to answer: the instance's, or, in a program on asyncio, the application's.",
     ("of",),
 )
 LOOP_BLOCKED: Final = Family(
@@ -141,43 +139,47 @@ LOOP_BLOCKED: Final = Family(
 INTERNAL_LAG: Final = Family(
     "gauge", "loop_lag_seconds", "How late a loop of the instance is, such as the claimer or the heartbeat.", ("loop",)
 )
-BROKEN: Final = Family("gauge", "broken_documents", "Documents that this instance has met and cannot run.")
+BROKEN: Final = Family("gauge", "broken_documents", "Documents that this instance has found and cannot run.")
 
 # --- Of one scheduler ---
 
-RUNNING: Final = Family("gauge", "running_jobs", "Runs whose handlers have not ended, and that have a slot.", BY_NAME)
+RUNNING: Final = Family("gauge", "running_jobs", "Runs that occupy a slot and whose handlers have not ended.", BY_NAME)
 PARKED: Final = Family(
-    "gauge", "parked_runs", "Runs that wait for the children of their job nurseries, and have no slot."
+    "gauge", "parked_runs", "Runs that wait for the children of their job nurseries, without a slot."
 )
 OVERDUE_THREADS: Final = Family(
-    "gauge", "overdue_threads", "Plain handlers that go on after their run was cancelled, and hold their slots."
+    "gauge",
+    "overdue_threads",
+    "Plain handlers that are still running after their run was cancelled, and occupy their slots.",
 )
 RUNS: Final = Family(
     "counter",
     "runs",
-    "Ended runs. The verdict is completed, retried (failed, and pending again), failed (no attempts are left), "
+    "Ended runs. The verdict is completed, retried (failed, and pending again), failed (no attempts left), "
     "discarded, snoozed, released or cancelled.",
     ("name", "verdict"),
 )
 START_LAG: Final = Family(
-    "histogram", "job_start_lag_seconds", "From the moment at which a job was due to its claim for a run.", BY_NAME
+    "histogram", "job_start_lag_seconds", "Time from when a job was due to its claim for a run.", BY_NAME
 )
 WAIT: Final = Family(
     "histogram",
     "job_wait_seconds",
-    "From the enqueuing of a one-off job to its first claim, with the delay that its caller asked for.",
+    "Time from when a one-off job was enqueued to its first claim, including the delay that its caller asked for.",
     BY_NAME,
 )
-RUN_TIME: Final = Family("histogram", "job_run_seconds", "How long runs took that have completed or failed.", BY_NAME)
+RUN_TIME: Final = Family("histogram", "job_run_seconds", "Duration of runs that completed or failed.", BY_NAME)
 
 # --- Of claims on a collection ---
 
-WAITING: Final = Family("gauge", "waiting_claims", "Claimed documents that no task works on yet.")
-WORKING: Final = Family("gauge", "running_claims", "Claimed documents that a task works on.")
+WAITING: Final = Family("gauge", "waiting_claims", "Claimed documents that no task is working on yet.")
+WORKING: Final = Family("gauge", "running_claims", "Claimed documents that a task is working on.")
 DOCUMENTS: Final = Family(
     "counter", "documents", "Ended claims on documents. The verdict is finished, failed or released.", ("verdict",)
 )
-DEAD_LETTERS: Final = Family("counter", "dead_letters", "Documents that became dead letters: no attempts are left.")
+DEAD_LETTERS: Final = Family(
+    "counter", "dead_letters", "Documents that became dead letters because no attempts were left."
+)
 
 OF_COLLECTION: Final = (JOBS, OLDEST_DUE, STUCK, SNAPSHOT_AGE, SNAPSHOT_FAILURES)
 OF_INSTANCE: Final = (

@@ -179,7 +179,7 @@ class JobReporter(Reporter[Job, JobSettlement, Rescued, SchedulerReport]):
 
     def failed_after_settlement(self, claim: Job, error: Exception) -> None:
         logger.error(
-            "the handler of job %s raised %s after its transaction had ended the job, which does not change",
+            "the handler of job %s raised %s after its transaction had ended the job; the job does not change",
             claim,
             name_of(error),
             extra=log_extra(claim),
@@ -214,14 +214,14 @@ class JobReporter(Reporter[Job, JobSettlement, Rescued, SchedulerReport]):
         self.event_delivery.emit(events.ChangeStreamConnected())
 
     def stream_failed(self, error: Exception) -> None:
-        logger.info("the change stream failed: %s; reopening it, and polling meanwhile", error)
+        logger.info("the change stream failed: %s; reopening it and polling meanwhile", error)
         self.event_delivery.emit(events.ChangeStreamFailed(error))
 
     def stream_closed(self) -> None:
         self.event_delivery.emit(events.ChangeStreamClosed())
 
     def stream_fallback(self, error: Exception) -> None:
-        logger.warning("could not use a change stream, so polls find the jobs of other processes: %s", error)
+        logger.warning("could not use a change stream; polling for jobs of other processes instead: %s", error)
         self.event_delivery.emit(events.ChangeStreamFallback(error))
 
     def run_settled(self, settlement: JobSettlement) -> None:
@@ -297,7 +297,7 @@ class JobReporter(Reporter[Job, JobSettlement, Rescued, SchedulerReport]):
             self.event_delivery.emit(events.ScheduleExhausted(job, error))
         elif will_retry(job) and job.fail_count == 0:
             logger.error(
-                "job %s failed for good with the data that were replaced; it runs with the newer ones at %s: %s",
+                "job %s failed for good with data that has been replaced; it runs with the new data at %s: %s",
                 job,
                 job.next_run_at,
                 reason,

@@ -131,7 +131,7 @@ class FollowUps:
             # The look that comes next finds these as well. Each step may be repeated: what was done already matches
             # nothing.
             level = logging.WARNING if self.progress.fail(error) else logging.DEBUG
-            logger.log(level, "%s; retrying (their follow-ups are enqueued later)", error)
+            logger.log(level, "%s; retrying (follow-ups are delayed)", error)
             return False
         self.progress.answered(len(ended))
         return True
@@ -239,8 +239,8 @@ class FollowUps:
             self._reported.clear()
         self._reported.add(parent.id)
         logger.error(
-            "could not enqueue the follow-up of job %s: %s; trying again every %g s until it succeeds, also after a "
-            "new deployment",
+            "could not enqueue the follow-up of job %s: %s; retrying every %g s until it succeeds, even after a new "
+            "deployment",
             parent,
             error,
             INTERVAL,

@@ -131,9 +131,9 @@ class HandlerNurseries:
         if block == 1 and self._is_resumed and not self._is_reported:
             self._is_reported = True
             logger.info(
-                "job %s opens several blocks without keys, and goes on where an earlier run was: if a deployment puts "
-                "a block before another, the later one starts its children again. open_job_nursery(job, key=...) "
-                "prevents that",
+                "job %s opens several blocks without keys and continues an earlier run: if a deployment inserts a "
+                "block before another, the later one starts its children again. open_job_nursery(job, key=...) "
+                "prevents this",
                 self.job,
                 extra=log_extra(self.job),
             )
@@ -175,7 +175,7 @@ class HandlerNurseries:
         """See `RunningJob.step`."""
         given: object = key
         if not is_key(given, LONGEST_STEP):
-            raise InvalidOptionError("key", given, f"must be a text of 1 to {LONGEST_STEP} characters")
+            raise InvalidOptionError("key", given, f"must be a string of 1 to {LONGEST_STEP} characters")
         async with self._one_step:
             if key not in self._steps():
                 value = function(*args)

@@ -167,7 +167,12 @@ async def _called_in_thread(
             if has_begun:
                 raise  # The handler itself raised it.
             # No thread is not a failure of the job: its run waits for one, without a limit.
-            logger.warning("the handler of job %s waits: %s; retrying", run.claim, error, extra=log_extra(run.claim))
+            logger.warning(
+                "the handler of job %s is waiting for a thread: %s; retrying",
+                run.claim,
+                error,
+                extra=log_extra(run.claim),
+            )
         await trio.sleep(delay)  # Not shielded: a run that is cancelled while it waits ends.
         delay = min(2 * delay, LONGEST_PAUSE)
     if run.reason is None:

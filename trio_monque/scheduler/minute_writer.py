@@ -52,7 +52,7 @@ class MinuteWriter:
         except MonqueConnectionError as error:
             if not self._has_failed:
                 logger.warning(
-                    "%s; retrying with each heartbeat (no job is affected; minutes=False turns it off)",
+                    "%s; retrying at each heartbeat (no job is affected; minutes=False turns it off)",
                     error,
                 )
             self._has_failed = True  # Logged once: the user may not be allowed to write there.

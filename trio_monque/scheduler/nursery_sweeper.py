@@ -96,7 +96,7 @@ class NurserySweeper:
                 raise  # It ends the scheduler.
             except MonqueConnectionError as error:
                 if self.progress.fail(error):
-                    logger.warning("could not look for children without a parent: %s; retrying", error)
+                    logger.warning("could not look for abandoned children: %s; retrying", error)
                 pause = RETRY_AFTER
             else:
                 self.progress.answered(found)
@@ -136,8 +136,7 @@ class NurserySweeper:
         if len(self._logged) > MOST_LOGGED:
             del self._logged[next(iter(self._logged))]
         logger.info(
-            "job %s, which has opened a job nursery, %s: %d of its children were cancelled, and %d that run are asked "
-            "to end",
+            "job %s, which opened a job nursery, %s; cancelled %d of its children and asked %d running ones to end",
             one.parent,
             one.why,
             cancelled,

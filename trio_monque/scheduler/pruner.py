@@ -121,7 +121,7 @@ class Pruner:
         try:
             await self._prune(now, deleted)
         except _LockLostError:
-            logger.info("stopped retention: another instance took it over, as the lock was not renewed in time")
+            logger.info("stopped retention: another instance took over, because the lock was not renewed in time")
         finally:
             if deleted.total():
                 counts = ", ".join(f"{count} {status}" for status, count in deleted.items() if count)
@@ -201,7 +201,7 @@ class Pruner:
             try:
                 await self._call(partial(instances.release_lock, self._jobs, LOCK, self._token))
             except MonqueConnectionError as error:
-                logger.debug("could not release the lock of retention: %s; it expires by itself", error)
+                logger.debug("could not release the retention lock: %s; it expires by itself", error)
 
     async def _call(self, function: Callable[[], T]) -> T:
         # The channel of ordinary commands: claims and renewals never wait behind deletes.

@@ -112,7 +112,7 @@ class RunNurseries:
             if not error.transient:
                 raise
             # The next wait tries it again. An error here would end a block with live children.
-            logger.debug("could not count the deaths of job %s anew: %s", run.claim, error)
+            logger.debug("could not reset the death count of job %s: %s", run.claim, error)
             return
         if not is_held:
             run.lose()
@@ -125,8 +125,8 @@ class RunNurseries:
             if not self._has_warned:
                 self._has_warned = True
                 logger.warning(
-                    "%d jobs wait for the children of their job nurseries, as many as max_parked allows; further ones "
-                    "are put back, and wait later",
+                    "%d jobs are waiting for the children of their job nurseries, the most that max_parked allows; "
+                    "further ones are released and wait later",
                     self._max_parked,
                 )
             self._put_back.add(claim_id(run.claim))
@@ -189,13 +189,13 @@ class RunNurseries:
             except MonqueConnectionError as error:
                 if not error.transient:
                     raise
-                logger.warning("%s; retrying (the children of job %s are being cancelled)", error, run.claim)
+                logger.warning("%s; retrying (cancelling the children of job %s)", error, run.claim)
                 alive = ()
             if alive and not is_logged:
                 is_logged = True
                 names = ", ".join(sorted({child.name for child in alive})[:MOST_NAMED])
                 logger.warning(
-                    "%d children of job %s that an earlier run had started were not asked for: %s. They are cancelled",
+                    "%d children of job %s were started by an earlier run, but not by this one: %s. Cancelling them",
                     len(alive),
                     run.claim,
                     names,

@@ -137,7 +137,7 @@ class RunningJob(Generic[T, Resources]):
 
     @property
     def attempt(self) -> int:
-        """The number of this claim on the job, from 1. It always grows, also after crashes."""
+        """The number of this claim on the job, from 1. It always grows, even after crashes."""
         return self.job.attempts
 
     @property
@@ -263,7 +263,7 @@ class RunningJob(Generic[T, Resources]):
         around, run = self._surroundings, self._run
         if self._nurseries is not None and self._nurseries.is_open:
             raise MonqueError(
-                f"job {self.job} has a job nursery open, and a transaction ends the job: leave the block before"
+                f"job {self.job} has a job nursery open, and a transaction ends the job: leave the block first"
             )
         return await around.loop.engine.call_for(run, around.reporting.transaction, run, function)
 

@@ -111,7 +111,7 @@ class SchedulerClient(Monque):
         )
 
     def statistics(self) -> Statistics:
-        """What the scheduler has done since its start, and does now. Call it from any thread; it only reads memory.
+        """What the scheduler has done since its start, and is doing now. Call it from any thread; it only reads memory.
 
         On the event loop the numbers agree with each other. In another thread they may be of moments that lie
         a little apart.

@@ -79,7 +79,9 @@ def decided(settlement: JobSettlement, now: datetime) -> Transition:
         # Code of the user (a backoff function, the text of an exception) may raise anything. It fails its own job;
         # otherwise it would stop the settler, and the batch that many other jobs are in.
         logger.exception(
-            "could not decide the end of job %s; it has failed", settlement.job, extra=log_extra(settlement.job)
+            "could not decide the outcome of job %s; it failed for good",
+            settlement.job,
+            extra=log_extra(settlement.job),
         )
         settlement.outcome = Discarded(safe_error(error))
         reason = f"{name_of(error)} while the end of the run was being decided"
@@ -93,7 +95,7 @@ def _decided(settlement: JobSettlement, now: datetime) -> Transition:
             raise ambiguous_schedule(job, outcome, settlement.doubled_field, settlement.policy.error_text)
         return decide(job, outcome, now, settlement.policy, settlement.duration)
     except UnknownTimeZoneError as error:
-        logger.warning("job %s is left to another instance: %s", job, error, extra=log_extra(job))
+        logger.warning("left job %s to another instance: %s", job, error, extra=log_extra(job))
         # The outcome changes too: what is reported must be what is written.
         settlement.outcome = CutShort()
         return left_to_others(job, now)

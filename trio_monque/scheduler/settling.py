@@ -110,7 +110,7 @@ class JobSettling:
                     batch.undecided.append((settlement, fate))
                 else:
                     logger.error(
-                        "could not settle job %s, as it kept changing; it runs again when its lease expires",
+                        "could not settle job %s, because it kept changing; it runs again when its lease expires",
                         settlement.job,
                         extra=log_extra(settlement.job),
                     )

@@ -16,7 +16,7 @@ from ..jobs.job import Job
 
 @dataclass(frozen=True, kw_only=True)
 class Statistics(EngineNumbers):
-    """What a scheduler has done since its start, and does now. Durations are in seconds.
+    """What a scheduler has done since its start, and is doing now. Durations are in seconds.
 
     A run is counted once, when the database has accepted its end: as `completed`, `failed`, `snoozed`, `released` or
     `cancelled`. If the database did not accept it, the claim was lost.
@@ -44,11 +44,11 @@ class Statistics(EngineNumbers):
         rescued: Claims of dead instances that this scheduler took away.
         unclaimable: Pending jobs that became failed without a run, as the server refuses every claim on them.
         broken: Documents that this scheduler has met and skips; see `Health.broken`.
-        renewals: Renewed claims; each one counts at every heartbeat.
+        renewals: Renewed claims; each claim counts once per heartbeat.
         renewal_failures: Attempts to renew claims that the database did not answer or refused as a whole.
         held: Claims that this scheduler holds, and renews: their runs have not ended, or are not settled yet.
-        running: Runs whose handlers have not ended, and that have a slot.
-        parked: Runs that wait for the children of their job nurseries, and have no slot.
+        running: Runs that occupy a slot and whose handlers have not ended.
+        parked: Runs that wait for the children of their job nurseries, without a slot.
         running_by_name: The same by name, without names that have no running job.
         unsettled: Runs whose handlers have ended, and whose settlements are not written yet.
         free_slots: How many more runs could start now.

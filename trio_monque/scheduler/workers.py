@@ -216,7 +216,7 @@ class Workers(Generic[Resources]):
         ):
             raise WorkerRegistrationError(name, problem)
         if name in self.by_name and not replace:
-            raise WorkerRegistrationError(name, "is registered already: choose another name, or say replace=True")
+            raise WorkerRegistrationError(name, "is already registered: choose another name, or pass replace=True")
         worker: Worker[Any] = Worker(name, handler, settings, self._middleware)
         self._hold({**self.by_name, name: worker})
         self._crons.pop(name, None)
@@ -350,5 +350,5 @@ def _problem_of_data(handler: Callable[..., Any], settings: WorkerSettings) -> s
             data = get_args(hint)[0]
             if kind_of(data) not in (None, Kind.TYPED_DICT):
                 name = name_of(data)
-                return f"its handler takes a RunningJob[{name}], and would get plain BSON: add payload={name}"
+                return f"its handler takes a RunningJob[{name}], but would get plain BSON: add payload={name}"
     return None

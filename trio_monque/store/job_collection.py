@@ -115,7 +115,7 @@ class JobCollection:
             except BrokenDocumentError as error:
                 broken.append(error)
                 if self.report_broken(error.document_id, error.problem, name_in(document)):
-                    logger.warning("%s; until then it is left alone", error)
+                    logger.warning("%s; it is skipped until then", error)
         return jobs, broken
 
     def report_broken(self, document_id: object, problem: str, name: str | None = None) -> bool:
@@ -129,7 +129,7 @@ class JobCollection:
         if job.name not in names:
             problem = f"it has two fields called {FIELD['name']}"
             if self.report_broken(job.id, problem):  # Under no name: looks for either name may meet it.
-                logger.warning("%s; until then it is left alone", BrokenDocumentError(job.id, problem))
+                logger.warning("%s; it is skipped until then", BrokenDocumentError(job.id, problem))
             return False
         if job.claim is not None and job.claim.by is not None:
             self.skip_left_over(job, job.claim.by)
@@ -150,13 +150,14 @@ class JobCollection:
         self.elsewhere.add(job.id, lack, job.name)
         # `elsewhere` forgets the job after a minute. `refused` keeps it: it is logged once.
         if self.refused.add(job.id, lack):
-            logger.warning("job %s is left to other instances: %s", job, lack)
+            logger.warning("left job %s to other instances: %s", job, lack)
 
     def skip_left_over(self, job: Job, owner: str) -> None:
         """Skip a pending job that has an owner: no claim takes it."""
         if self.left_over.add(job.id, "", job.name):
             logger.warning(
-                "job %s is pending and still bears claimedBy=%r: it is not claimed until that is unset (`trio-monque "
+                "job %s is pending but still has claimedBy=%r; it is not claimed until that field is unset "
+                "(`trio-monque "
                 "repair ID --unset claimedBy`)",
                 job,
                 owner,

@@ -77,7 +77,7 @@ def refusal_of(error: Exception) -> RefusedRequestError:
         case JobStateError() | BrokenDocumentError() | MissingIndexError():
             return RefusedRequestError(409, str(error))
         case ClientDisconnect():
-            return RefusedRequestError(400, "The request ended before its body")
+            return RefusedRequestError(400, "The request ended before its body was complete")
         case _:
             # Nothing of the inside: it may have addresses, and texts of other jobs.
             logger.error("a request failed", exc_info=error)

@@ -149,19 +149,19 @@ def _check_kinds(
             raise InvalidOptionError(option, given, "must be a function")
     for option, given in lists.items():
         if isinstance(given, str):
-            raise InvalidOptionError(option, given, "must be a list of texts")
+            raise InvalidOptionError(option, given, "must be a list of strings")
     for option, given in texts.items():
         if given is not None and not isinstance(given, str):
-            raise InvalidOptionError(option, given, "must be a text")
+            raise InvalidOptionError(option, given, "must be a string")
 
 
 def _sources_of(claims: object) -> Mapping[str, ClaimedCollection]:
     if not isinstance(claims, Mapping):
-        raise InvalidOptionError("claims", claims, "must be a dict of names to collections with their rules")
+        raise InvalidOptionError("claims", claims, "must be a dict from names to collections with their rules")
     sources: dict[str, ClaimedCollection] = {}
     for name, given in claims.items():
         if not isinstance(name, str) or not _SOURCE.fullmatch(name):
-            raise InvalidOptionError("claims", name, "a name must be letters, digits, '_', '-' and '.', at most 100")
+            raise InvalidOptionError("claims", name, "a name must have 1 to 100 letters, digits, '_', '-' or '.'")
         if not isinstance(given, tuple) or len(given) != 2 or not isinstance(given[1], ClaimRules):  # A pair.
             raise InvalidOptionError(
                 "claims", given, "must be a collection and its ClaimRules, for example (db.orders, ClaimRules({}))"

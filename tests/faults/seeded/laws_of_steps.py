@@ -196,7 +196,7 @@ def _was_in_trouble(step: Step, evidence: Evidence) -> bool:
         whose == holder and since + from_when.get(kind, SOON) <= at <= until
         for at, whose, kind, purpose in evidence.troubles
         # One that never ran had only to be given back; it may have waited behind what takes its time.
-        if evidence.run_of(step) is not None or purpose in ("", "give claims back")
+        if evidence.run_of(step) is not None or purpose in ("", "release claims")
     )
 
 

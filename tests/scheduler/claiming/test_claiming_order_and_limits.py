@@ -122,7 +122,7 @@ async def test_pending_job_that_has_an_owner_is_reported_once_and_not_claimed(
     assert list(jobs.find({"_id": {"$in": left_over}})) == before
     for job_id in left_over:
         assert [str(job_id) in record.getMessage() for record in caplog.records].count(True) == 1
-    assert caplog.text.count("still bears claimedBy='long gone'") == 3
+    assert caplog.text.count("still has claimedBy='long gone'") == 3
 
 
 async def test_job_whose_owner_was_unset_is_claimed(

@@ -106,7 +106,7 @@ async def test_job_whose_zone_is_unknown_is_not_claimed_and_runs_when_it_is_know
     assert stored is not None
     assert (stored.status, stored.fail_count, flat(stored).timezone) == (JobStatus.PENDING, 0, ZONE)
     assert stored.next_run_at > now()
-    assert len([one for one in caplog.records if "is left to other instances" in one.getMessage()]) == 1
+    assert len([one for one in caplog.records if "to other instances: " in one.getMessage()]) == 1
 
 
 async def test_job_that_is_claimed_by_its_id_is_released(

@@ -190,7 +190,7 @@ async def test_claim_that_was_never_sent_is_not_looked_for(
     runs, errors = Runs(), list[SchedulerErrorOccurred]()
     async with open_test_scheduler(runs.workers, listeners={SchedulerErrorOccurred: errors.append}) as scheduler:
         await quiesce()
-        look = fail_next(scheduler, AutoReconnect("gone"), command="find out about a claim")
+        look = fail_next(scheduler, AutoReconnect("gone"), command="check the outcome of a claim")
         with fail_next(scheduler, ServerSelectionTimeoutError("no server"), command="claim jobs"):
             await scheduler.enqueue("job")
             await drain(scheduler)
@@ -216,7 +216,7 @@ async def test_job_that_runs_is_not_given_back_with_those_of_its_claim_that_are_
     assert [type(event) for event in runs.reported] == [JobCompleted]
 
 
-@pytest.mark.parametrize("slow", ["claim jobs", "find out about a claim"])
+@pytest.mark.parametrize("slow", ["claim jobs", "check the outcome of a claim"])
 async def test_claim_that_is_granted_to_a_scheduler_that_has_gone_is_given_back_at_once(
     open_test_scheduler: SchedulerOpener, autojump_clock: MockClock, slow: str
 ) -> None:

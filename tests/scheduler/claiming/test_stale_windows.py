@@ -267,7 +267,7 @@ async def test_whatever_others_do_to_what_was_read_ahead_each_run_is_exact(
         sight = Sight(scheduler, others, autojump_clock)
         judge.meanwhile = partial(sight.meddle, chance)
         claims = Trouble(others, chance, "claim jobs", 0.15)
-        finding_out = Trouble(others, chance, "find out about a claim", 0.1)
+        finding_out = Trouble(others, chance, "check the outcome of a claim", 0.1)
         # What was not found may be applied right then.
         finding_out.then = claims.apply_late
         troubles = [

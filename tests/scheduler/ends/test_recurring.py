@@ -167,4 +167,4 @@ async def test_end_of_a_run_whose_schedule_keeps_changing_is_given_up(
         await quiesce()
         assert len(sent) == MOST_ROUNDS
         assert jobs.count_documents({"status": "processing"}) == 1
-    assert "as it kept changing" in caplog.text
+    assert "because it kept changing" in caplog.text

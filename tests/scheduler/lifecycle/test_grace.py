@@ -207,7 +207,7 @@ async def test_claim_that_was_disowned_is_given_back_before_leaving_ends(
     async with open_test_scheduler(workers) as scheduler:
         with (
             fail_next(scheduler, gone, when="after", command="claim jobs"),
-            fail_next(scheduler, gone, command="find out about a claim") as unknown,
+            fail_next(scheduler, gone, command="check the outcome of a claim") as unknown,
         ):
             await scheduler.enqueue("job")
             while not unknown.happened:

@@ -93,7 +93,7 @@ FAULTS = {
     "claim jobs": "claimer",
     "settle jobs": "settler",
     "renew claims": "heartbeat",
-    "look at the claims": "reaper",
+    "read the claims": "reaper",
 }
 
 
@@ -288,7 +288,7 @@ async def test_crashed_loop_is_named_after_the_end_too(
             await quiesce()
             monkeypatch.setattr(sources_of(scheduler).renewals, "renew", bug)
             await trio.sleep_forever()
-    crashed = "the heartbeat crashed, so the scheduler ends: ZeroDivisionError: a bug"
+    crashed = "the heartbeat crashed, which stops the scheduler: ZeroDivisionError: a bug"
     assert [health.reasons[0] for health in during] == [crashed]
     assert scheduler.health().reasons == (crashed, "the scheduler has ended")
 

@@ -124,7 +124,7 @@ async def test_each_query_of_a_scheduler_uses_an_index_without_a_sort(
             await quiesce()
         with (
             fail_next(scheduler, GONE, when="after", command="^claim jobs$"),
-            fail_next(scheduler, GONE, command="^find out about a claim$"),
+            fail_next(scheduler, GONE, command="^check the outcome of a claim$"),
         ):
             await scheduler.enqueue("job")
             await advance(11)

@@ -383,11 +383,11 @@ async def test_log_names_counts_holders_and_likely_causes(
     async with open_test_scheduler():
         async with dead_instance(open_test_scheduler, work.workers, "job", "report", "job") as dead:
             await trio.sleep(LEASE + PASS)
-    (record,) = (one for one in caplog.records if "pending again" in one.message)
+    (record,) = (one for one in caplog.records if "dead instances" in one.message)
     for words in (
         "3 jobs",
         "job: 2, report: 1",
-        "killed, out of memory, lost its database, or blocked its event loop",
+        "killed, ran out of memory, lost its database or blocked its event loop",
         dead.id,
     ):
         assert words in record.message

@@ -31,7 +31,7 @@ async def test_plain_handler_that_goes_on_after_its_time_limit_is_named_and_coun
     open_test_scheduler: SchedulerOpener,
 ) -> None:
     workers, seen = Workers(), list[tuple[int, tuple[str, ...], bool]]()
-    with hearing("goes on although its run was cancelled") as overdue:
+    with hearing("is still running although its run was cancelled") as overdue:
 
         @workers.register("hang", timeout=0.05, max_attempts=1)
         def hang(job: RunningJob[Any]) -> None:
@@ -49,18 +49,18 @@ async def test_plain_handler_that_goes_on_after_its_time_limit_is_named_and_coun
             assert scheduler.health().warnings == ()
     (message,) = overdue.messages
     assert (
-        f"the thread of hang {job.id} (processing, attempt 1) goes on although its run was cancelled (timeout)"
+        f"the thread of hang {job.id} (processing, attempt 1) is still running although its run was cancelled (timeout)"
         in message
     )
     assert "in wait_like_a_request_without_a_timeout" in message
     ((number, warnings, is_healthy),) = seen
     assert (number, is_healthy) == (1, True)
-    assert warnings == ("plain handlers go on although their runs were cancelled; slots that they hold: 1",)
+    assert warnings == ("plain handlers are still running although their runs were cancelled; slots occupied: 1",)
 
 
 async def test_thread_that_ends_with_its_run_is_not_named(open_test_scheduler: SchedulerOpener) -> None:
     workers, ended = Workers(), threading.Event()
-    with hearing("goes on although its run was cancelled") as overdue:
+    with hearing("is still running although its run was cancelled") as overdue:
 
         @workers.register("obeys", timeout=0.05, max_attempts=1)
         def obeys(job: RunningJob[Any]) -> None:

@@ -117,7 +117,7 @@ async def test_start_drain_and_end_are_logged_with_their_cause(
         await drain(scheduler)
     assert life_of(caplog) == [
         f"scheduler one started on {jobs.full_name}: runs greet (3 at a time), charge (5 at a time), at most 20 in all",
-        "scheduler one stopped claiming and drains: the body of open_scheduler has ended",
+        "scheduler one stopped claiming and is draining: the body of open_scheduler has ended",
         "scheduler one ended (the body of open_scheduler has ended): 1 completed, 0 failed, 0 released, 0 unfinished",
     ]
 
@@ -153,7 +153,7 @@ async def test_causes_of_the_end(db: Database, autojump_clock: MockClock, caplog
         async with open_scheduler(db):
             scope.cancel()
             await trio.sleep_forever()
-    causes = [message.partition("drains: ")[2] for message in life_of(caplog) if "drains: " in message]
+    causes = [message.partition("draining: ")[2] for message in life_of(caplog) if "draining: " in message]
     assert causes == [
         "drain() was called",
         "KeyError was raised in the body of open_scheduler",
@@ -203,7 +203,7 @@ async def test_claims_log_their_start_drain_and_end(
     await run_claims(db["letters"], {"done": False}, locate, wait=False, instance_id="one")
     assert life_of(caplog) == [
         f"claims one started on {db.name}.letters: documents that match {{'done': False}} (5 at a time)",
-        "claims one stopped claiming and drains: nothing is left",
+        "claims one stopped claiming and is draining: nothing is left",
         "claims one ended (nothing is left): 1 finished, 0 failed, 0 released, 0 lost, 0 unfinished",
     ]
     async with open_claims(db["letters"], {"done": False}) as claims:

@@ -303,7 +303,7 @@ async def test_what_is_due_later_starts_on_time_when_a_claim_was_the_first_to_se
             thread.start()
             thread.join()
 
-        During(scheduler, "look which names are paused", resume)
+        During(scheduler, "read which names are paused", resume)
         await scheduler.enqueue_many([NewJob(name="b"), NewJob(name="b")])
         while sorted(work.started) != ["a", "b", "b"]:
             await trio.sleep(0.01)

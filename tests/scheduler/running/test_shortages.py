@@ -339,4 +339,4 @@ async def test_clean_up_for_which_no_thread_starts_is_logged_and_left_to_a_lease
 
     monkeypatch.setattr(trio.lowlevel, "start_thread_soon", start_thread)
     work_unawaited(short_of_memory)
-    assert "could not start a thread for a clean-up" in caplog.text
+    assert "could not start a thread for a cleanup" in caplog.text

@@ -70,7 +70,7 @@ def test_handler_that_cannot_be_called_is_refused() -> None:
 def test_name_is_taken_once_unless_it_is_replaced() -> None:
     workers = Workers()
     workers.register("greet", print)
-    with pytest.raises(WorkerRegistrationError, match="'greet': is registered already"):
+    with pytest.raises(WorkerRegistrationError, match="'greet': is already registered"):
         workers.register("greet", repr)
     assert workers.register("greet", repr, replace=True).handler is repr
 
@@ -142,7 +142,7 @@ async def asynchronous(job: RunningJob[Any]) -> None: ...
 @pytest.mark.parametrize(
     ("handler", "problem"),
     [
-        (lambda: None, "takes no argument, and is called with one argument, the job: add it"),
+        (lambda: None, "takes no argument, but is called with one argument, the job: add it"),
         (lambda job, pool: None, r"takes 2 arguments \(job, pool\), .* functools.partial, or use resources="),
         (lambda *, job: None, r"takes 1 argument \(job\)"),
         (Mailer.send, r"takes 2 arguments \(self, job\), .* register the method of an instance"),

@@ -76,7 +76,7 @@ async def test_function_that_takes_too_long_is_a_failed_attempt(
     # Two schedulers, and no call began beside another one.
     assert (inside.calls, inside.most, balance(accounts)) == (2, 1, 0)
     lines = [record.getMessage() for record in caplog.records]
-    assert sum("takes longer than its limit of 60 s" in line for line in lines) == 2
+    assert sum("exceeded its limit of 60 s" in line for line in lines) == 2
     assert not any("lost the claim" in line for line in lines)
 
 
@@ -169,7 +169,7 @@ async def test_function_that_outlives_its_cancellation_holds_its_job(
     assert (after.status, after.attempts, after.fail_count) == expected
     assert (inside.most, after.rescues, balance(accounts)) == (1, 0, 0)
     # Its time limit came first. Of the request to cancel, its scheduler knows nothing before the end of the function.
-    assert ("takes longer than its limit" in caplog.text) is (end == "cancel")
+    assert ("exceeded its limit" in caplog.text) is (end == "cancel")
 
 
 async def test_job_of_a_function_that_outlives_its_scheduler_is_not_released(

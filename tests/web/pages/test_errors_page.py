@@ -114,7 +114,7 @@ def test_many_groups_and_many_jobs_are_cut_with_a_sentence(db: Database, monkeyp
     text = get(create_app(Monque(db)), "/errors").text
     assert len(numbers(text)) == 100
     assert "50 rarer errors are not shown" in text
-    assert "The newest 5,000 failed jobs were looked at." in text
+    assert "The newest 5,000 failed jobs were examined." in text
     assert "150+ failed for good" in text
 
 
@@ -124,9 +124,9 @@ def test_empty_states_are_different(db: Database, monkeypatch: pytest.MonkeyPatc
     assert "max_attempts" in get(app, "/errors?since=all").text
     fail(db, 3, "C", hours_ago=50)
     assert "No job failed for good in the last 24 hours." in get(app, "/errors").text
-    assert "of the name a&lt;b" in get(app, "/errors?name=a%3Cb").text
+    assert "named a&lt;b" in get(app, "/errors?name=a%3Cb").text
     monkeypatch.setattr("trio_monque.store.reads.diagnosis.jobs.MOST_READ", 2)
-    assert "failed jobs that were looked at failed in the last 24 hours" in get(app, "/errors?name=mail").text
+    assert "examined failed jobs failed in the last 24 hours" in get(app, "/errors?name=mail").text
 
 
 @pytest.mark.parametrize(

@@ -44,7 +44,7 @@ def test_findings_come_by_severity_with_advice_and_a_link(db: Database, loop: st
     assert 'href="/instances/w%3C1%3E">See the instance' in answer.text
     assert 'href="/jobs?name=nothing-runs-this">See its jobs' in answer.text
     assert 'href="/jobs?status=failed&amp;name=mail">See its failed jobs' in answer.text
-    assert 'href="/health">Look again' in answer.text
+    assert 'href="/health">Check again' in answer.text
     assert re.search(r"<title>\d+ problems?, health", answer.text)
     assert "secret" in text
     assert "<script>alert" not in answer.text
@@ -58,7 +58,7 @@ def test_a_look_is_kept_and_shared(db: Database) -> None:
     monque = Monque(db)
     monque.sync.enqueue("mail")
     app = create_app(monque)
-    first, second = (re.findall(r'looked at <time datetime="([^"]*)"', get(app, "/health").text) for _ in range(2))
+    first, second = (re.findall(r'checked <time datetime="([^"]*)"', get(app, "/health").text) for _ in range(2))
     assert first == second
     assert abs(datetime.now(UTC) - datetime.fromisoformat(first[0])).total_seconds() < 60
 

@@ -79,7 +79,7 @@ def test_other_holders_are_known_by_their_claims(db: Database) -> None:
     assert "alive" not in text
     one = get(create_app(Monque(db)), "/instances/node-1/")
     assert one.status_code == 200
-    assert "known by its claims only" in one.text
+    assert "known only by its claims" in one.text
     assert "has ended" in get(create_app(Monque(db)), "/instances/gone").text
 
 
@@ -132,7 +132,7 @@ def test_an_instance_has_its_jobs_longest_first_through_the_hooks(db: Database) 
     assert "{&#34;shown&#34;: &#34;progress&#34;}" in text
     assert "3 h" in words(text)
     assert text.index("oldest") < text.index("import</a></td>")
-    assert "mail 2: plain handlers that go on" in words(text)
+    assert "mail 2: plain handlers that are still running" in words(text)
     assert "Time limits import 1 m 30 s" in words(text)
     assert "Event loop blocked 4 times: last by report, for 3.1 s" in words(text), words(text)
 

@@ -132,7 +132,7 @@ def test_job_of_a_dead_instance_is_not_shown_as_running_well(db: Database, jobs:
     words = words_of(shown(db, job.id))
     assert "that process died, is frozen or is cut off" in words
     assert "expired" in words
-    assert "No other live instance is there to rescue it." in words
+    assert "No other live instance can rescue it." in words
 
 
 def test_failed_job_shows_its_attempts_from_the_first_to_the_end(db: Database, jobs: Collection) -> None:
@@ -185,7 +185,7 @@ def test_schedule_is_said_in_words_with_its_next_times(db: Database) -> None:
     assert len(re.findall(r"\w{3} \w{3} \d+ 06:00", words)) == 5
     assert "the clock is put" in words
     monque.sync.cancel_job(job.id)
-    assert "none of these times runs, unless it is retried" in words_of(shown(db, job.id))
+    assert "none of these times will run unless it is retried" in words_of(shown(db, job.id))
 
 
 @pytest.mark.parametrize("status", ["completed", "failed", "cancelled"])

@@ -89,7 +89,7 @@ def test_what_another_tab_has_done_already_is_said(db: Database, app: ASGIApp) -
     failed(db, 2)
     asked = {"do": "retry", "all": "1", "status": "failed", "back": "errors", "ok": "1"}
     assert "2 jobs are requeued." in get(app, post(app, **asked).headers["location"]).text
-    assert "No job was left to be changed." in get(app, post(app, **asked).headers["location"]).text
+    assert "No job was left to change." in get(app, post(app, **asked).headers["location"]).text
 
 
 def test_action_without_a_choice_leads_back(app: ASGIApp) -> None:

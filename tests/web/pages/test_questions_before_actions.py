@@ -30,7 +30,7 @@ def statuses(db: Database) -> list[str]:
 
 def test_question_about_nothing_offers_nothing(app: ASGIApp) -> None:
     text = get(app, "/confirm?do=retry&all=1&status=failed&back=errors").text
-    assert "None of these jobs is left to be changed" in text
+    assert "None of these jobs is left to change" in text
     assert "becomes due" not in text
     assert "btn primary" not in text
 
@@ -56,7 +56,7 @@ def test_what_follows_a_deletion_is_a_page_that_there_is(db: Database, app: ASGI
 def test_all_that_match_are_due_within_the_time_that_the_question_names(db: Database, app: ASGIApp) -> None:
     (first, _) = failed(db, 2)
     asked = get(app, "/confirm?do=retry&all=1&status=failed&back=errors")
-    assert "They become due within 30 seconds" in asked.text
+    assert "They become due evenly over 30 seconds" in asked.text
     assert "at once" in get(app, f"/confirm?do=retry&id={first}&back=errors").text
     began = datetime.now(UTC)
     assert "2 jobs are requeued." in get(app, sent(app, asked.text).headers["location"]).text
@@ -91,7 +91,7 @@ def test_what_is_offered_for_all_that_match_can_be_done(db: Database, app: ASGIA
         shown = get(app, f"/jobs?status={state}&{filters}")
         for link in re.findall(r'href="(/confirm[^"]*all=1[^"]*)"', shown.text):
             asked = get(app, html.unescape(link))
-            if not state and "None of these jobs is left to be changed" in asked.text:
+            if not state and "None of these jobs is left to change" in asked.text:
                 continue  # Of all states, there are others.
             offered += 1
             assert "1 job?" in asked.text, (link, asked.text)

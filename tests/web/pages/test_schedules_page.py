@@ -168,6 +168,6 @@ def test_empty_states_say_how_a_schedule_is_declared(db: Database) -> None:
     app = create_app(Monque(db))
     none_at_all = get(app, "/schedules").text
     assert "await scheduler.schedule(" in none_at_all
-    assert "looked through" not in none_at_all
+    assert "were searched" not in none_at_all
     Monque(db).sync.enqueue("mail")
-    assert "looked through" in get(create_app(Monque(db)), "/schedules").text
+    assert "were searched" in get(create_app(Monque(db)), "/schedules").text

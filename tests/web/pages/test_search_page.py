@@ -17,5 +17,5 @@ def test_search_without_a_result_says_how_the_data_of_jobs_are_searched(
     db: Database, filters: tuple[str, ...], advises: bool
 ) -> None:
     text = get(create_app(Monque(db), filters=filters), "/search?q=dana").text
-    assert "No id or name is dana, and no key begins so." in text
+    assert "No id or name is dana, and no key begins with it." in text
     assert ("start the dashboard with <code>--filter data.FIELD</code>" in text) == advises

@@ -70,7 +70,7 @@ def target_options(function: Callable[Concatenate[Target, P], R]) -> Callable[P,
     )
     @click.option("--lock-field", default="lock", metavar="NAME", help="The field that holds the lock. (default: lock)")
     @operation_timeout_option
-    @click.option("--allow-scan", is_flag=True, help="Read a large collection although no index serves the filter.")
+    @click.option("--allow-scan", is_flag=True, help="Read a large collection even if no index serves the filter.")
     @wraps(function)
     def command(connection: Connection, /, *args: P.args, **options: P.kwargs) -> R:
         collection, wanted, lock_field = (str(options.pop(name)) for name in ("collection", "wanted", "lock_field"))
@@ -118,12 +118,12 @@ def _examples(*lines: str) -> str:
 
 
 _limit = click.option(
-    "--limit", type=click.IntRange(min=1), default=100, metavar="N", help="Show N at most. (default: 100)"
+    "--limit", type=click.IntRange(min=1), default=100, metavar="N", help="Show at most N. (default: 100)"
 )
 _json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
-@click.group(short_help="Look at documents that are claimed by a lock.", epilog=_EXAMPLES)
+@click.group(short_help="Inspect documents that are claimed by a lock.", epilog=_EXAMPLES)
 def claims() -> None:
     """Look at the documents of any collection that `open_claims` and `run_claims` work through.
 
@@ -169,7 +169,7 @@ def stats(target: Target, *, as_json: bool) -> int:
 
 
 @claims.command(
-    short_help="List documents that are held.",
+    short_help="List held documents.",
     epilog=_examples('held messages --filter \'{"status": "new"}\'', "held messages --limit 5 --json"),
 )
 @target_options
@@ -201,7 +201,7 @@ def held(target: Target, *, limit: int, as_json: bool) -> int:
 
 @claims.command(
     "dead-letters",
-    short_help="List documents without attempts left.",
+    short_help="List documents with no attempts left.",
     epilog=_examples('dead-letters messages --filter \'{"status": "new"}\'', "dead-letters messages --json"),
 )
 @target_options
@@ -227,7 +227,7 @@ def dead_letters_(target: Target, *, limit: int, as_json: bool) -> int:
 @target_options
 @click.argument("ids", metavar="[ID]...", nargs=-1)
 @click.option("--all", "every", is_flag=True, help="All dead letters that match the filter. Needs --yes.")
-@click.option("--dry-run", is_flag=True, help="Say how many it would be, and change nothing.")
+@click.option("--dry-run", is_flag=True, help="Show how many would change, and change nothing.")
 @click.option("--yes", is_flag=True, help="Confirm --all.")
 @_json
 def readmit(target: Target, *, ids: tuple[str, ...], every: bool, dry_run: bool, yes: bool, as_json: bool) -> int:
@@ -239,7 +239,7 @@ def readmit(target: Target, *, ids: tuple[str, ...], every: bool, dry_run: bool,
     if bool(ids) == every:
         raise click.UsageError("give the ids of documents, or --all")
     if every and not (dry_run or yes):
-        raise click.UsageError("--all needs --yes, or --dry-run to see how many it would be")
+        raise click.UsageError("--all needs --yes, or --dry-run to see how many would change")
     chosen = None if every else [id_in(one) for one in dict.fromkeys(ids)]
     if dry_run:
         number = counting.count_dead_letters(target.locked, chosen)

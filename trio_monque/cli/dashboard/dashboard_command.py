@@ -35,10 +35,10 @@ Examples:
     type=AddressType(),
     default=f"127.0.0.1:{PORT}",
     metavar="HOST:PORT",
-    help=f"Where to listen (default: 127.0.0.1:{PORT}); port 0 takes a free one.",
+    help=f"Where to listen (default: 127.0.0.1:{PORT}); port 0 picks a free one.",
 )
 @click.option("--read-only", is_flag=True, help="Refuse all changes.")
-@click.option("--no-token", is_flag=True, help="Let in everybody who reaches the address; only with --read-only.")
+@click.option("--no-token", is_flag=True, help="Let in anyone who can reach the address; only with --read-only.")
 @click.option("--i-know-who-can-reach-it", is_flag=True, help="Listen on an address that other machines can reach.")
 @click.option(
     "--filter",

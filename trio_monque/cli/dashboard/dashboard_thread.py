@@ -41,7 +41,7 @@ def dashboard_beside(connection: Connection, address: Address, options: Dashboar
     thread.start()
     collection, url = served.started.result()
     # Not in the log: its readers could use the token.
-    lasts = "\nThe link is for one browser, within ten minutes." if options.has_link else ""
+    lasts = "\nThe link works for one browser, within ten minutes." if options.has_link else ""
     click.echo(f"{collection} is shown at\n  {url}{lasts}")
     try:
         yield
@@ -64,7 +64,7 @@ class _Served:
                 trio.run(self._serve, database)
         except BaseException as error:  # Nothing of it may reach the worker.
             if self.started.done():
-                logger.error("the dashboard has failed, and the worker goes on without it", exc_info=error)
+                logger.error("the dashboard failed; the worker continues without it", exc_info=error)
             else:
                 self.started.set_exception(error)
 

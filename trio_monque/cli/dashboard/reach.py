@@ -23,7 +23,7 @@ def check_reach(
         prefix: What the flags begin with in this command.
     """
     if no_token and not read_only:
-        problem = f"--{prefix}no-token lets everybody in who reaches the address: it needs --{prefix}read-only"
+        problem = f"--{prefix}no-token lets in anyone who can reach the address: it needs --{prefix}read-only"
         raise click.UsageError(problem)
     if address.host not in LOOPBACK and not i_know_who_can_reach_it:
         problem = f"other machines may reach {address}: use a loopback address, or add --i-know-who-can-reach-it"

@@ -75,8 +75,8 @@ async def serve(database: Database, address: Address, options: DashboardOptions)
             url = await nursery.start(partial(serve_until, ending, monque, address, options))
             print(f"{collection_of(monque)} is shown at\n  {url}", flush=True)
             if options.has_link:
-                print("The link is for one browser, within ten minutes.", flush=True)
-            print("Press Ctrl-C to end it.", flush=True)
+                print("The link works for one browser, within ten minutes.", flush=True)
+            print("Press Ctrl-C to stop it.", flush=True)
             async for _ in signals:
                 ending.set()
                 return

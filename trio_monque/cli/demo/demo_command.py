@@ -39,7 +39,7 @@ def _seconds(_context: click.Context, _option: click.Parameter, given: float) ->
 
 @click.command(short_help="See it at work on your own machine, in under a minute.", epilog=_EXAMPLES)
 @click.argument("folder", required=False, callback=_folder)
-@click.option("--pattern", default="*.py", metavar="GLOB", help="Which files of the folder (default: *.py).")
+@click.option("--pattern", default="*.py", metavar="GLOB", help="Which files of the folder to process (default: *.py).")
 @click.option("--files", "most_files", type=click.IntRange(min=1), metavar="N", help="Process at most N files.")
 @click.option("--uri", help="A MongoDB server to use instead of starting one.")
 @click.option("--keep", is_flag=True, help="Leave the demo's collections on that server.")
@@ -49,13 +49,13 @@ def _seconds(_context: click.Context, _option: click.Parameter, given: float) ->
     default=0.0,
     callback=_seconds,
     metavar="SECONDS",
-    help="Let each job take longer, to have time to look, or to press Ctrl-C.",
+    help="Make each job take longer, so that you have time to look, or to press Ctrl-C.",
 )
-@click.option("--dashboard/--no-dashboard", default=True, help="Show the jobs in a browser, too (default: yes).")
+@click.option("--dashboard/--no-dashboard", default=True, help="Also show the jobs in a browser (default: yes).")
 @click.option(
     "--stay/--no-stay",
     default=None,
-    help="Leave the dashboard open when all jobs have ended, until Ctrl-C (default: at a terminal).",
+    help="Keep the dashboard open after all jobs have ended, until Ctrl-C (default: at a terminal).",
 )
 def demo(**options: Unpack[DemoOptions]) -> int:
     """See two schedulers at work on the files of FOLDER; by default those of Python's standard library.

@@ -128,7 +128,7 @@ async def _dashboard(database: DemoDatabase, *, wanted: bool) -> AsyncIterator[b
 def _has_dashboard() -> bool:
     if all(find_spec(library) for library in ("starlette", "jinja2", "hypercorn")):
         return True
-    say("for a dashboard of it in a browser: python -m pip install starlette jinja2 'hypercorn[trio]'")
+    say("to see it in a browser: python -m pip install starlette jinja2 'hypercorn[trio]'")
     return False
 
 
@@ -177,12 +177,12 @@ async def _done_and_left(monque: Monque, files: int) -> str:
         try:
             counts = await monque.get_queue_stats(name=digest_file.name)
         except MonqueError as error:
-            return f"what is left could not be counted ({error})"
+            return f"could not count the remaining jobs ({error})"
         return (
             f"{counts.completed:,} of {files:,} files are done; {counts.pending:,} jobs are pending, "
             f"{counts.processing:,} processing, {files - counts.total:,} files were not enqueued"
         )
-    return "what is left could not be counted in time"
+    return "could not count the remaining jobs in time"
 
 
 class Interruption:
@@ -200,7 +200,7 @@ class Interruption:
         self.asked = False
         self.scope = trio.CancelScope()
         self.intake: trio.CancelScope | None = None
-        self.last_words = "nothing was begun"
+        self.last_words = "nothing was started"
         self.is_over: trio.Event | None = None
 
     async def after_the_jobs(self) -> None:
@@ -217,6 +217,6 @@ class Interruption:
             if self.asked or self.intake is None:
                 self.scope.cancel(reason="interrupted")
             else:
-                say("draining: running jobs finish and nothing else begins; Ctrl-C again cuts them short")
+                say("draining: running jobs finish and nothing else starts; Ctrl-C again cuts them short")
                 self.intake.cancel(reason="interrupted")
             self.asked = True

@@ -29,7 +29,7 @@ Examples:
 """
 
 
-@click.command(short_help="Say what is wrong, and what to do.", epilog=_EXAMPLES)
+@click.command(short_help="Report what is wrong, and what to do.", epilog=_EXAMPLES)
 @click.argument("name", metavar="[NAME]", required=False)
 @connection_options
 @click.option(
@@ -41,7 +41,7 @@ Examples:
 @click.option(
     "--all-documents",
     is_flag=True,
-    help="Read every document to find broken ones. Takes its time on a large collection.",
+    help="Read every document to find broken ones. Slow on a large collection.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def doctor(connection: Connection, *, name: str | None, collection: str, all_documents: bool, as_json: bool) -> int:

@@ -105,10 +105,10 @@ _START: Final = "No instance is alive: start a worker, `trio-monque run MODULE:A
 def _of_stuck_jobs(values: Mapping[str, Any]) -> dict[str, Any]:
     lease = {"lease": f"{values['lease']:g}"}
     if values["state"] == "ended":
-        return {**lease, "reason": "it has no entry among the instances: it has ended"}
+        return {**lease, "reason": "it has ended, as it has no entry in the fleet"}
     where = f"its process {values['pid']} on {values['host']}"
     if values["state"] == "alive":
-        return {**lease, "reason": f"{where} is alive, and does not renew them"}
+        return {**lease, "reason": f"{where} is alive, but does not renew them"}
     silent = f"has sent no heartbeat for {values['ago']:.0f} s: it died or is frozen"
     return {**lease, "reason": f"{where} {silent}"}
 
@@ -154,63 +154,65 @@ _OWN_TEXTS: Final[Mapping[str, Callable[[Mapping[str, Any]], dict[str, Any]]]] =
 
 _say(
     "old-server",
-    "The server runs MongoDB {version}, and this library is made for {oldest} or later.",
+    "The server runs MongoDB {version}; this library supports {oldest} or later.",
     "Upgrade the server.",
 )
 _say(
     "standalone-server",
-    "The server is a standalone server: it has no change streams, no transactions and no failover.",
-    "Start it with --replSet rs0 and run rs.initiate() once: one server can be a replica set. Until then, workers "
-    "poll, and a job starts up to `poll_interval` late.",
+    "The server is standalone: it has no change streams, transactions or failover.",
+    "Start it with --replSet rs0 and run rs.initiate() once: a single server can be a replica set. Until then, "
+    "workers poll, and a job starts up to `poll_interval` late.",
 )
 _say(
     "no-primary",
     "The replica set has no primary: nothing can be enqueued, claimed or settled. Its members: {members}.",
-    "Start the members that are down, until a majority of them is up; then they elect a primary by themselves. "
-    "Running jobs are cancelled before their leases end, and run again afterwards.",
+    "Start members that are down until a majority is up; they then elect a primary. Running jobs are cancelled before "
+    "their leases expire, and run again afterwards.",
 )
 _say(
     "no-majority",
-    "Only {up} members of the replica set hold data and are up, and a majority write needs {needed}: no claim and no "
-    "end of a job is acknowledged. Its members: {members}.",
-    "Start the members that are down. An arbiter holds no data, and acknowledges nothing.",
+    "Data-bearing members of the replica set that are up: {up}. A majority write needs {needed}: no claim and no "
+    "outcome of a job is acknowledged. Its members: {members}.",
+    "Start the members that are down. An arbiter holds no data and acknowledges nothing.",
 )
 _say(
     "member-down",
     "Member {member} of the replica set is in state {state}.",
-    "Start it, or look at its log: with fewer members, the next failure may stop all writes.",
+    "Start it, or check its log: with fewer members, the next failure may stop all writes.",
 )
 _say(
     "members-hidden",
-    "This user may not ask for the state of the members, so the doctor did not look at them.",
-    "Grant the role clusterMonitor to the user of the doctor, if you want to know.",
+    "This user may not read the state of the members, so the doctor did not check them.",
+    "To check them, grant the role clusterMonitor to the user of the doctor.",
 )
 _say(
     "direct-connection",
-    "The connection string names one member only (directConnection=true): after an election, no primary is found.",
-    "Remove directConnection from it, and name the set: mongodb://host1,host2,host3/?replicaSet=NAME.",
+    "The connection string names a single member (directConnection=true): after an election, the client cannot find "
+    "the new primary.",
+    "Remove directConnection and name the replica set: mongodb://host1,host2,host3/?replicaSet=NAME.",
 )
 _say(
     "clock-off",
     "The clock of this machine is {seconds} s {direction} the server's.",
-    "Set the clock, for example with NTP. The library itself goes by the server's clock; but a `run_at` that a "
-    "program here computes is wrong by that much, and so are Monque for Node and programs with locks of their own.",
+    "Synchronize the clock, for example with NTP. The library uses the server's clock, but a `run_at` that a program "
+    "here computes is off by that much, and so are Monque for Node and programs with their own locks.",
 )
 _say(
     "member-clock-off",
     "The clock of member {member} is {seconds} s {direction} that of {other}.",
-    "Set the clocks of the servers, for example with NTP: if that member becomes primary, jobs become due that much "
+    "Synchronize the clocks of the servers, for example with NTP: if that member becomes primary, jobs become due "
+    "that much "
     "earlier or later.",
 )
 _say(
     "small-pool",
-    "The pool of the client has {size} connections, and a scheduler needs {needed}.",
-    "Set maxPoolSize={needed} or more in the connection string, or remove it: no scheduler starts with less.",
+    "The client's connection pool has {size} connections, and a scheduler needs {needed}.",
+    "Set maxPoolSize={needed} or more in the connection string, or remove it: a scheduler does not start with fewer.",
 )
 _say(
     "server-full",
-    "The pool of connections of the server is nearly full: it has {used}, and accepts {available} more.",
-    "Raise net.maxIncomingConnections of the server (or the limit of its plan), or let fewer programs connect: a "
+    "The server is nearly out of connections: it has {used}, and accepts {available} more.",
+    "Raise net.maxIncomingConnections of the server (or the limit of its plan), or connect fewer programs: a "
     "scheduler needs up to {needed}.",
 )
 _say(
@@ -223,7 +225,8 @@ _say(
     "many-streams",
     "Schedulers follow {count} change streams, and the server writes {writes} documents a second. It reads each "
     "document for each stream, which takes about {percent} of a core.",
-    "If jobs of other processes may start a little later, polls are cheaper: `--no-change-stream --poll-interval 1`. "
+    "If jobs from other processes may start a little later, polling is cheaper: `--no-change-stream --poll-interval "
+    "1`. "
     "The processes of one `trio-monque run --processes N` share a stream.",
 )
 
@@ -248,36 +251,37 @@ _say(
 )
 _say(
     "other-index-definition",
-    "The index {index} has another definition than this version of the library makes.",
-    "No worker starts with it. When no worker runs, drop it, in mongosh by db.{collection}.dropIndex('{index}'), and "
-    "start a worker: it creates the right one.",
+    "The definition of the index {index} differs from the one that this version of the library creates.",
+    "No worker starts while it exists. While no worker is running, drop it in mongosh with "
+    "db.{collection}.dropIndex('{index}'), then start a worker: it creates the right one.",
 )
 _say(
     "index-under-other-name",
-    "The index {other} has the definition of {index}, so that one cannot be created.",
-    "No worker starts with it. When no worker runs, drop it, in mongosh by db.{collection}.dropIndex('{other}'), and "
-    "start a worker: it creates the same index under its own name.",
+    "The index {other} has the definition of {index}, so {index} cannot be created.",
+    "No worker starts while it exists. While no worker is running, drop it in mongosh with "
+    "db.{collection}.dropIndex('{other}'), then start a worker: it creates the same index under its own name.",
 )
 _say(
     "node-indexes",
-    "The collection has {count} indexes of Monque for Node: with all ten, a claim and its end cost the server more "
-    "than twice as much.",
+    "The collection has {count} indexes of Monque for Node: with all ten, claiming and settling a job costs the "
+    "server more than twice as much.",
     "If no Node program uses this collection any more, run `trio-monque indexes --drop-node`. It drops {names}.",
 )
 _say(
     "surplus-index",
-    "The index {index} belongs to neither this library nor Monque for Node, and makes every claim and its end dearer.",
-    "If no query of yours needs it, run `trio-monque indexes --drop-surplus`.",
+    "The index {index} belongs to neither this library nor Monque for Node, and makes every claim and settlement more "
+    "expensive.",
+    "If none of your queries needs it, run `trio-monque indexes --drop-surplus`.",
 )
 _say(
     "unique-index",
     "The unique index {index} belongs to neither this library nor Monque for Node: the server may refuse jobs.",
-    "Drop it. To have one job for a key, use `unique_key`.",
+    "Drop it. To allow only one job per key, use `unique_key`.",
 )
 _say(
     "expiring-index",
-    "The index {index} makes the server delete documents after {seconds} s, pending and running jobs too.",
-    "Drop it, and use `retention` of a scheduler, which deletes ended jobs only.",
+    "The index {index} makes the server delete documents after {seconds} s, including pending and running jobs.",
+    "Drop it, and use the `retention` of a scheduler, which deletes only ended jobs.",
 )
 _say(
     "unserved-query",
@@ -300,37 +304,40 @@ _say(
 )
 _say(
     "dead-instance",
-    "Instance {instance} (process {pid} on {host}) sent its last heartbeat {ago} s ago: it died, is frozen, or does "
-    "not reach the database.",
-    "See what became of that process, and start another one if it is gone. Live instances rescue its jobs within a "
-    "lease. One of them removes its entry when it has seen no heartbeat for ten of its intervals, counted from its own "
-    "start at the earliest; while no instance is alive, the entry stays.",
+    "Instance {instance} (process {pid} on {host}) sent its last heartbeat {ago} s ago: it died, is frozen, or cannot "
+    "reach the database.",
+    "Check that process, and start another one if it is gone. Live instances rescue its jobs within a lease. One of "
+    "them removes its entry when it has seen no heartbeat for ten of its intervals, counted from its own start at the "
+    "earliest; while no instance is alive, the entry stays.",
 )
 _say(
     "overdue-threads",
-    "Plain handlers of the name {name!r} that go on although their runs were cancelled, for example beyond their time "
-    "limit: {count}, most of them in {instance}. Each holds a slot of its name until it returns.",
-    'The log of {instance} has their stacks: look for "goes on although its run was cancelled". Give the call that '
-    "they wait for a timeout of its own, below the `timeout` of the worker. A restart of the process frees the slots.",
+    "Plain handlers of {name!r} that are still running although their runs were cancelled, for example at their time "
+    "limit: {count}, most of them in {instance}. Each occupies a slot until it returns.",
+    'The log of {instance} has their stacks: look for "is still running although its run was cancelled". Set a '
+    "timeout on the call that they wait for, shorter than the `timeout` of the worker. Restarting the process frees "
+    "the slots.",
 )
 _say(
     "blocked-loop",
     "{culprit} blocked the event loop of {instance} for {seconds} s, {ago} s ago. Times that its loop was blocked for "
     "longer than a second since its start: {times}.",
     'The log of {instance} has the frames: look for "is blocked for". Make the handler a plain function, which runs in '
-    "a thread, or make the blocking call in a thread. On trio no claim is renewed meanwhile, and no job starts.",
+    "a thread, or make the blocking call in a thread. While a loop is blocked, no job starts on it; on trio, no claim "
+    "is renewed either.",
 )
 _say(
     "stuck-jobs",
-    "Jobs stuck in `processing`: {count}. Their holder {instance} has not renewed its claims for {silent} s, as "
-    "{reason} (for example job {job}).",
+    "Jobs stuck in `processing`: {count}. Their holder {instance} has not renewed its claims for {silent} s: {reason} "
+    "(for example job {job}).",
     "{start}A live instance makes them pending again when it has seen no renewal for {lease} s. If the process still "
-    "exists, find out why it stands still: it may be stopped, suspended, or without a network.",
+    "exists, find out why it is stuck: it may be stopped, suspended, or cut off from the network.",
 )
 _say(
     "no-holder",
     "Jobs in `processing` without a holder: {count} (for example job {job}).",
-    "{start}Another program wrote them so. A live instance makes them pending again when they are older than its "
+    "{start}Another program left them in this state. A live instance makes them pending again when they are older "
+    "than its "
     "`lock_timeout`.",
 )
 _say(
@@ -345,16 +352,16 @@ _say(
     "{instance} is not an instance of this library: Monque for Node works on this collection too. Jobs that it holds: "
     "{count}.",
     "Its `lockTimeout` must be at least the `lock_timeout` here, and it ignores pauses, time zones and the limits of "
-    "single jobs. See the page on sharing a collection with Node.",
+    "individual jobs. See the page on sharing a collection with Node.",
 )
 
 # --- Jobs ---
 
 _say(
     "unknown-name",
-    "No live instance runs the name {name!r}{suggestion}. Pending jobs of it: {pending}.",
+    "No live instance runs jobs named {name!r}{suggestion}. Pending jobs: {pending}.",
     "Start a worker for it: `trio-monque run MODULE:ATTRIBUTE`. If the name is misspelt, correct it where the jobs "
-    "are enqueued, and drop these: `trio-monque cancel --name {quoted}`.",
+    "are enqueued, and cancel these: `trio-monque cancel --name {quoted}`.",
 )
 _say(
     "no-such-name",
@@ -363,113 +370,115 @@ _say(
 )
 _say(
     "paused-name",
-    "The name {name!r} is paused{since_and_by}. Due jobs of it: {due}.",
+    "The name {name!r} is paused{since_and_by}. Due jobs: {due}.",
     "Resume it when its jobs may run: `trio-monque resume {quoted}`.",
 )
 _say(
     "backlog",
-    "Due jobs of the name {name!r}: {due}, the oldest for {ago} s.",
-    "The fleet does not keep up: start further worker processes, or raise `concurrency` of that worker. If its jobs "
-    "do not start at all, look at the log of a worker.",
+    "Due jobs named {name!r}: {due}; the oldest has waited {ago} s.",
+    "The fleet cannot keep up: start more worker processes, or raise the `concurrency` of that worker. If no job "
+    "starts at all, check the log of a worker.",
 )
 _say(
     "long-runs",
-    "Due jobs of the name {name!r}: {due}, the oldest for {ago} s. The running jobs of it ({running}) were all claimed "
-    "more than a minute ago: job {job} has run longest, for {longest} s, since {since}.",
-    "Look at it: `trio-monque show {job}`. If it hangs, end it: `trio-monque cancel {job}`, and give its worker a "
-    "`timeout`. If jobs of the name take so long, start further worker processes, or raise `concurrency` of that "
+    "Due jobs named {name!r}: {due}; the oldest has waited {ago} s. All running jobs of this name ({running}) were "
+    "claimed "
+    "more than a minute ago; job {job} has run longest, for {longest} s, since {since}.",
+    "Inspect it: `trio-monque show {job}`. If it hangs, cancel it: `trio-monque cancel {job}`, and give its worker a "
+    "`timeout`. If such jobs normally take this long, start more worker processes, or raise the `concurrency` of that "
     "worker. If that worker has free slots, see not-starting.",
 )
 _say(
     "not-starting",
-    "Due jobs of the name {name!r}: {due}, the oldest for {ago} s. Slots are free in {instance}, but these jobs do not "
+    "Due jobs named {name!r}: {due}; the oldest has waited {ago} s. Slots are free in {instance}, but these jobs do "
+    "not "
     "start.",
-    'Look in the log of {instance} for "passed over": the server may refuse to have these jobs claimed, for example by '
-    "a validator of the collection. If jobs of the name do start, and end at once, the fleet does not keep up: start "
-    "further worker processes.",
+    'Look in the log of {instance} for "skipped job": the server may refuse claims on these jobs, for example '
+    "because of a validator of the collection. If jobs of this name do start, and end at once, the fleet cannot keep "
+    "up: start more worker processes.",
 )
 _say(
     "poison-job",
-    "Jobs of the name {name!r} ({status}) that may kill their process: {count}. Claims on one of them died {deaths} "
-    "times in a row (for example job {job}).",
-    "Look at one: `trio-monque show {job}`. Then look at what the job does to its process: memory, native code, a "
-    "call that exits. When that is repaired, `trio-monque retry {job}` lets it run again; `trio-monque delete {job}` "
-    "drops it. After `max_rescues` deaths it is `failed` by itself.",
+    "Jobs named {name!r} ({status}) that may kill their process: {count} (for example job {job}). On one of them, "
+    "{deaths} claims in a row died.",
+    "Inspect one: `trio-monque show {job}`. Then check what the job does to its process: memory, native code, a call "
+    "that exits. Once that is fixed, `trio-monque retry {job}` runs it again; `trio-monque delete {job}` deletes it. "
+    "After `max_rescues` deaths it becomes `failed`.",
 )
 _say(
     "failing-name",
-    "The name {name!r} fails: {failed} of {attempts} attempts in the last {seconds:.0f} s. Jobs of it that failed for "
-    "good meanwhile: {failed_for_good}.",
-    "Look at one of them: `trio-monque jobs --name {quoted} --status failed` lists those that failed for good, and "
-    "`--status pending` those that will be tried again. `trio-monque show ID` has the traceback.",
+    "Jobs named {name!r} are failing: {failed} of {attempts} attempts in the last {seconds:.0f} s. Failed for good: "
+    "{failed_for_good}.",
+    "Inspect one: `trio-monque jobs --name {quoted} --status failed` lists those that failed for good, and "
+    "`--status pending` those that will be retried. `trio-monque show ID` has the traceback.",
 )
 _say(
     "failing-job",
-    "Jobs of the name {name!r} that failed {failures} times in a row or more, and will be tried again: {count}, one "
-    "of them (job {job}) with: {reason}",
-    "Look at one: `trio-monque show {job}`. Repair what the error names, or drop the job: `trio-monque cancel {job}`.",
+    "Jobs named {name!r} that failed at least {failures} times in a row and will be retried: {count}, one of them "
+    "(job {job}) with: {reason}",
+    "Inspect one: `trio-monque show {job}`. Fix what the error names, or cancel the job: `trio-monque cancel {job}`.",
 )
 _say(
     "failed-jobs",
-    "Jobs of the name {name!r} that failed for good within the last day: {count}, one of them (job {job}) with: "
-    "{reason}",
-    "Look at one: `trio-monque show {job}`. Repair what the error names, and let them run again: `trio-monque retry "
+    "Jobs named {name!r} that failed for good in the last day: {count}, one of them (job {job}) with: {reason}",
+    "Inspect one: `trio-monque show {job}`. Fix what the error names, and retry them: `trio-monque retry "
     "--name {quoted} --status failed`.",
 )
 _say(
     "rescued-jobs",
-    "Jobs taken from dead instances within the last day that have not completed since: {count}.",
-    "One death after a restart is ordinary. If there are many, find out why processes end: the log of the system, or "
-    "limits of memory.",
+    "Jobs rescued from dead instances in the last day that have not completed since: {count}.",
+    "One death after a restart is normal. If there are many, find out why processes die: check the system log and "
+    "memory limits.",
 )
 _say(
     "not-started-in-time",
-    "Jobs of the name {name!r} that were cancelled within the last day, as no run began before their `start_by`: "
+    "Jobs named {name!r} that were cancelled in the last day because no run began before their `start_by`: "
     "{count} (for example job {job}).",
-    "Find out why they waited: no worker ran, or none had a free slot. `trio-monque retry {job}` lets one run after "
-    "all, without its limit.",
+    "Find out why they waited: no worker ran, or none had a free slot. `trio-monque retry {job}` runs one after all, "
+    "without its limit.",
 )
 _say(
     "owed-follow-ups",
-    "Jobs of the name {name!r} that have ended and still owe a follow-up: {count}, the oldest for {ago} s.",
-    'Start a worker whose `then` makes it. If one runs, its function raises: look in its log for "could not enqueue '
-    'the follow-up". To drop these follow-ups, deploy `then=lambda job: None`. Until then retention spares the jobs.',
+    "Ended jobs named {name!r} whose follow-up was not enqueued yet: {count}; the oldest has waited {ago} s.",
+    'Start a worker whose `then` creates it. If one is running, its function raises: look in its log for "could not '
+    'enqueue the follow-up". To drop these follow-ups, deploy `then=lambda job: None`. Until then, retention keeps '
+    "the jobs.",
 )
 _say(
     "bad-schedule",
-    "Schedules of the name {name!r} ({status}) that cannot be understood: {count} (for example job {job}): {problem}",
-    "Drop it: `trio-monque delete {job}`, and declare it again with a right line. Until then it fails when its next "
-    "occurrence is to be computed.",
+    "Schedules named {name!r} ({status}) that cannot be parsed: {count} (for example job {job}): {problem}",
+    "Delete it: `trio-monque delete {job}`, and declare it again with a valid expression. Until then it fails when "
+    "its next occurrence is computed.",
 )
 _say(
     "unknown-time-zone",
-    "Schedules of the name {name!r} ({status}) whose time zone this machine does not know: {count} (for example job "
+    "Schedules named {name!r} ({status}) whose time zone this machine does not know: {count} (for example job "
     "{job}): {problem}",
-    "Schedulers on a machine that does not know the zone leave the job to others. Install the package tzdata on it "
+    "Schedulers on a machine that does not know the zone leave the job to others. Install the package tzdata there "
     "('pip install tzdata'), or declare the schedule again with another zone.",
 )
 _say(
     "ended-schedule",
-    "Schedules of the name {name!r} that were cancelled, so that they do not recur: {count}, the last one ({schedule}) "
-    "at {at}.",
-    "To let it run now, and then by its schedule: `trio-monque retry {job}`. If nothing needs it any more: "
-    "`trio-monque delete {job}`.",
+    "Cancelled schedules named {name!r}, which no longer recur: {count}; the last one ({schedule}) was cancelled at "
+    "{at}.",
+    "To run it now, and then on its schedule: `trio-monque retry {job}`. If nothing needs it any more: `trio-monque "
+    "delete {job}`.",
 )
 _say(
     "broken-document",
     "Documents that cannot be run: {count}, for example {document}: {problem}.",
-    "Repair each: `trio-monque repair ID --set FIELD=VALUE`, for example `--set nextRunAt=now`; several missing "
-    "fields need several `--set` in one call. `trio-monque show --raw ID` prints it, `trio-monque delete ID` drops it. "
-    "Until then schedulers skip them; they look at them again every minute.",
+    "Repair each: `trio-monque repair ID --set FIELD=VALUE`, for example `--set nextRunAt=now`; to set several "
+    "fields, repeat `--set` in one call. `trio-monque show --raw ID` prints a document, `trio-monque delete ID` "
+    "deletes it. Until then, schedulers skip these documents and check them again every minute.",
 )
 _say(
     "oversized-document",
-    "Jobs of the name {name!r} without room for a claim, which never run: {count}. Job {job} has {size} bytes.",
+    "Jobs named {name!r} without room for a claim, which never run: {count}. Job {job} has {size} bytes.",
     "Delete it: `trio-monque delete {job}`. Store its data elsewhere (a file, GridFS) and enqueue a reference to it.",
 )
 _say(
     "nearly-full-document",
-    "Jobs of the name {name!r} whose result or errors may not fit: {count}. Job {job} has {size} of 16,777,216 bytes.",
+    "Jobs named {name!r} whose result or errors may not fit: {count}. Job {job} has {size} of 16,777,216 bytes.",
     "Store their data elsewhere (a file, GridFS) and enqueue a reference to it.",
 )
 
@@ -477,7 +486,7 @@ _say(
 
 _say(
     "unanswered",
-    "The database did not answer one question: {problem}",
-    "Run the doctor again when the server is less busy, or with a user who has the right. What depends on this "
-    "answer was not looked at.",
+    "The doctor could not check everything: {problem}",
+    "Run the doctor again when the server is less busy, or as a user with the required rights. Checks that depend on "
+    "this query were skipped.",
 )

@@ -231,5 +231,5 @@ def _print_result(access: JobsAccess, action: BulkAction, result: BulkResult, *,
         warn(f"trio-monque: cannot {action.verb} {result.refused - len(result.errors):,} more")
     if result.unknown:
         more = counted(result.unknown, "more job")
-        warn(f"trio-monque: {more} may be {action.done}: an answer of the database was lost")
+        warn(f"trio-monque: {more} may be {action.done}: an answer from the database was lost")
     return CHECK_FAILED if result.refused or result.unknown else SUCCEEDED

@@ -46,8 +46,10 @@ def _target_options(
 ) -> Callable[..., Any]:
     """Add ids or a selection, to act on."""
     for add in (
-        click.option("--yes", is_flag=True, help="Do not ask before a selection is changed."),
-        click.option("--dry-run", is_flag=True, help="Say how many are selected, show some, and change nothing."),
+        click.option("--yes", is_flag=True, help="Change a selection without asking."),
+        click.option(
+            "--dry-run", is_flag=True, help="Show how many are selected, and some of them, and change nothing."
+        ),
         select,
         click.argument("ids", metavar="[ID]...", nargs=-1),
         jobs_options,
@@ -76,7 +78,10 @@ def cancel(given: GivenSelection, access: JobsAccess, *, ids: tuple[str, ...], y
 @click.command(short_help="Requeue failed and cancelled jobs.", epilog=_RETRY_EXAMPLES)
 @partial(_target_options, select=selection_without_keys)
 @click.option(
-    "--spread", type=LENGTH, metavar="LENGTH", help="Let a selection fall due evenly in this time. (default: 30s)"
+    "--spread",
+    type=LENGTH,
+    metavar="LENGTH",
+    help="Spread the due times of a selection evenly over this time. (default: 30s)",
 )
 def retry(
     given: GivenSelection,
@@ -96,7 +101,7 @@ def retry(
     """
     if _is_by_id(given, ids, dry_run=dry_run, everything="--status failed --status cancelled"):
         if spread is not None:
-            raise click.UsageError("--spread is for a selection: jobs that are named by their ids are due at once")
+            raise click.UsageError("--spread is for a selection: jobs given by id are due at once")
         return act_on_ids(access, ids, IdAction("retry", access.client.retry_job, _retried))
     call = partial(access.client.retry_jobs, spread=DEFAULT_SPREAD if spread is None else spread)
     action = BulkAction(verb="retry", done="requeued", possible=RETRIABLE, call=call)
@@ -117,7 +122,7 @@ def delete(
     interrupted, or if the answer was no.
     """
     if everything and (ids or not given.is_everything):
-        raise click.UsageError("--everything contradicts the ids or the selection beside it: leave one of them out")
+        raise click.UsageError("--everything cannot be combined with ids or a selection: leave one of them out")
     if not everything and _is_by_id(given, ids, dry_run=dry_run, everything="--everything"):
         return act_on_ids(access, ids, IdAction("delete", access.client.delete_job, _deleted))
     call = partial(access.client.delete_jobs, everything=everything)

@@ -69,21 +69,23 @@ def _data_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @jobs_options
 @click.argument("name")
 @_data_options
-@click.option("--at", type=FROM_NOW, metavar="WHEN", help="When it is due: 2h from now, or a moment. (default: now)")
+@click.option(
+    "--at", type=FROM_NOW, metavar="WHEN", help="When it is due: 2h from now, or a date and time. (default: now)"
+)
 @click.option(
     "--start-by",
     type=FROM_NOW,
     metavar="WHEN",
-    help="If it has not started by then, it is cancelled.",
+    help="Cancel it if it has not started by then.",
 )
-@click.option("--unique-key", metavar="KEY", help="At most one pending or processing job of the name has this key.")
+@click.option("--unique-key", metavar="KEY", help="At most one pending or processing job of this name has this key.")
 @click.option(
     "--on-conflict",
     type=click.Choice(ON_CONFLICT),
     default="keep",
     help="If a job has the key: keep it, replace its data and when it is due, or debounce it. (default: keep)",
 )
-@click.option("--max-wait", type=LENGTH, metavar="LENGTH", help="How long calls that debounce may delay it in all.")
+@click.option("--max-wait", type=LENGTH, metavar="LENGTH", help="How long debouncing calls may delay it in total.")
 @click.option("--max-attempts", type=int, metavar="N", help="How many attempts may fail before the job fails for good.")
 @click.option("--max-rescues", type=int, metavar="N", help="How many deaths in a row it may cause.")
 @click.option("--timeout", type=LENGTH, metavar="LENGTH", help="How long one run may take.")
@@ -122,25 +124,25 @@ def enqueue(
     elif enqueued.outcome == "replaced":
         click.echo(f"replaced {job.name} {job.id}, {due(job.next_run_at, access.now())}")
     elif enqueued.outcome == "again":
-        click.echo(f"{job.name} {job.id} is running: it runs once more afterwards, with these data")
+        click.echo(f"{job.name} {job.id} is running: it runs again afterwards, with this data")
     else:
         click.echo(f"{job.name} {job.id} has this key already ({job.status}): nothing was enqueued")
     warn_about(access, [job.name], pauses=True)
     return SUCCEEDED
 
 
-@click.command(short_help="Enqueue a job that recurs.", epilog=_SCHEDULE_EXAMPLES)
+@click.command(short_help="Enqueue a recurring job.", epilog=_SCHEDULE_EXAMPLES)
 @jobs_options
 @click.argument("cron")
 @click.argument("name")
 @_data_options
-@click.option("--unique-key", metavar="KEY", help="Declare one schedule: call this as often as you like.")
+@click.option("--unique-key", metavar="KEY", help="Declare one schedule: it is safe to repeat the call.")
 @click.option("--timezone", default="UTC", metavar="ZONE", help="The time zone of CRON. (default: UTC)")
 @click.option(
     "--on-exhausted",
     type=click.Choice(ON_EXHAUSTED),
     default="continue",
-    help="After an occurrence that used up its attempts. (default: continue)",
+    help="What to do after an occurrence has used up its attempts. (default: continue)",
 )
 @click.option(
     "--on-conflict",

@@ -99,7 +99,7 @@ _SENTENCES: Final[Mapping[str, Callable[[Reason], str]]] = {
     "by_start_by": lambda reason: f"by its start_by: no run had begun by {moment(reason.values['start_by'])}",
     "by_deletion": lambda _: "by the deletion of its parent",
     "by_failure": _of_failure,
-    "by_run": lambda reason: f"by run {reason.values['run']:,} of its parent, or by the end of that",
+    "by_run": lambda reason: f"by run {reason.values['run']:,} of its parent, or by the end of that run",
 }
 
 

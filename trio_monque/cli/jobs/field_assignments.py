@@ -30,7 +30,7 @@ _KIND: Final[Mapping[str, str]] = {
 
 def _check_zone(name: str) -> None:
     if name != "UTC" and name not in zone_names():
-        raise ValueError("this machine knows no such time zone: give an IANA name such as Europe/Berlin")
+        raise ValueError("this machine does not know this time zone: give an IANA name such as Europe/Berlin")
 
 
 # Beyond the type: what this library asks of a new job.
@@ -60,7 +60,7 @@ class _Field(click.ParamType[str]):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         field: str = FIELD[NAMES[value]] if value in NAMES else value
         if field == _NOT_SET:
-            self.fail("MongoDB does not change the _id of a document", param, ctx)
+            self.fail("the _id of a document cannot be changed", param, ctx)
         if field not in _KIND:
             near = get_close_matches(value, [*_KIND, *NAMES], n=1)
             meant = f"did you mean {near[0]}?" if near else f"it has {', '.join(_KIND)}"
@@ -120,7 +120,7 @@ def _status_in(text: str) -> str:
     if text not in list(JobStatus):
         raise ValueError(f"give one of {', '.join(JobStatus)}")
     if text == JobStatus.PROCESSING:
-        raise ValueError("a job gets into this status by a claim only: give pending, and a scheduler runs it")
+        raise ValueError("only a claim puts a job into this status: give pending, and a scheduler runs it")
     return text
 
 

@@ -35,7 +35,7 @@ def list_held(access: JobsAccess, instance_id: str, limit: int) -> int:
         )
         return CHECK_FAILED
     if len(found) > limit:
-        warn(f"more: --limit {limit} showed those that are held for the longest time")
+        warn(f"more: --limit {limit} showed those that have been held longest")
     return SUCCEEDED
 
 

@@ -36,7 +36,7 @@ class FieldPath(click.ParamType[str]):
 
 
 @click.command(short_help="List, create and drop indexes.", epilog=_EXAMPLES)
-@click.option("--create", is_flag=True, help="Create those that are missing.")
+@click.option("--create", is_flag=True, help="Create the missing indexes.")
 @click.option(
     "--filter",
     "paths",
@@ -44,9 +44,11 @@ class FieldPath(click.ParamType[str]):
     type=FieldPath(),
     help="A field that pages are filtered by: meta.NAME or data.PATH. It needs an index. May be repeated.",
 )
-@click.option("--drop-surplus", is_flag=True, help="Drop those that neither this library nor Monque for Node makes.")
-@click.option("--drop-node", is_flag=True, help="Drop those that only Monque for Node needs. Not if it still runs.")
-@click.option("--dry-run", is_flag=True, help="Say what would be dropped, and change nothing.")
+@click.option("--drop-surplus", is_flag=True, help="Drop those that neither this library nor Monque for Node creates.")
+@click.option(
+    "--drop-node", is_flag=True, help="Drop those that only Monque for Node needs. Not while it is still in use."
+)
+@click.option("--dry-run", is_flag=True, help="Show what would be dropped, and change nothing.")
 @click.option("--yes", is_flag=True, help="Drop without asking.")
 @jobs_options
 def indexes(
@@ -110,7 +112,7 @@ def _state(name: str, found: Indexes, expiring: Mapping[str, float]) -> str:
     if name in found.missing:
         return "missing"
     if name in found.altered:
-        return "of another definition: drop it when no scheduler runs, and create it again"
+        return "its definition differs: drop it while no scheduler runs, and create it again"
     if name in found.renamed:
         return f"missing: {found.renamed[name]} has its definition"
     if name in found.of_node:

@@ -148,14 +148,14 @@ def _default_order(chosen: JobFilter) -> str:
     return "-created_at" if chosen.statuses is None else "-updated_at"
 
 
-@click.command(short_help="Show one job, and why it does not run now.", epilog=_EXAMPLES_OF_SHOW)
+@click.command(short_help="Show one job, and why it is not running.", epilog=_EXAMPLES_OF_SHOW)
 @click.argument("job_id", metavar="ID")
 @click.option(
-    "--raw", is_flag=True, help="Print the document as extended JSON, also if it is not a job. ID may be JSON."
+    "--raw", is_flag=True, help="Print the document as extended JSON, even if it is not a job. ID may be JSON."
 )
 @jobs_options
 def show(access: JobsAccess, *, job_id: str, raw: bool) -> int:
-    """Show a job: its data, dates and results, the tracebacks of its last failures, and why it does not run now.
+    """Show a job: its data, dates and results, the tracebacks of its last failures, and why it is not running.
 
     For a job that has opened a job nursery, it shows the blocks with children that are pending or run, and those that
     have failed. For a child, it shows its parent, and who cancelled it.
@@ -200,7 +200,7 @@ def _show_raw(access: JobsAccess, text: str) -> int:
     is_flag=False,
     flag_value="2s",
     metavar="[LENGTH]",
-    help="Count again each LENGTH, until Ctrl-C. (default and least: 2s)",
+    help="Count again every LENGTH, until Ctrl-C. (default and minimum: 2s)",
 )
 @jobs_options
 def stats(access: JobsAccess, *, watch: float | None) -> int:

@@ -18,7 +18,7 @@ def warn_about(access: JobsAccess, names: Iterable[str], *, pauses: bool) -> Non
         paused = {one.name: one for one in access.client.pauses()} if pauses else {}
     except MonqueError as error:
         # What the command was for is done. It must not end as if it were not.
-        warn(f"could not look whether an instance runs the name: {error}")
+        warn(f"could not check whether an instance runs this name: {error}")
         return
     for name in names:
         if (problem := no_instance_runs(name, instances)) is not None:

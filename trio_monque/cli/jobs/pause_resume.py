@@ -48,10 +48,12 @@ def pause(access: JobsAccess, *, names: tuple[str, ...]) -> int:
         return SUCCEEDED
     if last_id(access.jobs) is None and not access.client.instances():
         # The pause would make a collection beside one that is not there.
-        raise click.UsageError(f"{access.name} has neither jobs nor instances: is the database or --collection right?")
+        raise click.UsageError(
+            f"{access.name} has neither jobs nor instances: are the database and --collection right?"
+        )
     by = user_name()
     changed = {name: access.client.pause(name, by=by) for name in dict.fromkeys(names)}
-    return _report(access, changed, "paused {}", "{} was paused already")
+    return _report(access, changed, "paused {}", "{} was already paused")
 
 
 @click.command(short_help="Let instances start jobs of a paused name.", epilog=_RESUME_EXAMPLES)

@@ -22,7 +22,7 @@ Examples:
 """
 
 
-@click.command(short_help="Say what a cron expression means.", epilog=_PREVIEW_EXAMPLES)
+@click.command(short_help="Explain a cron expression.", epilog=_PREVIEW_EXAMPLES)
 @click.argument("cron")
 @click.option("--timezone", default="UTC", metavar="ZONE", help="The time zone of CRON. (default: UTC)")
 @click.option(

@@ -57,8 +57,8 @@ class _RefusedError(Exception):
 @click.option(
     "--unset", "removed", type=JOB_FIELD, multiple=True, metavar="FIELD", help="Remove a field. May be repeated."
 )
-@click.option("--yes", is_flag=True, help="Do not ask before the document is changed.")
-@click.option("--dry-run", is_flag=True, help="Show what would become of the document, and change nothing.")
+@click.option("--yes", is_flag=True, help="Change the document without asking.")
+@click.option("--dry-run", is_flag=True, help="Show what the document would become, and change nothing.")
 @jobs_options
 def repair(
     access: JobsAccess,
@@ -114,18 +114,21 @@ def repair(
 def _tried_out(access: JobsAccess, text: str, repair: Repair) -> Trial:
     trial = try_out(access.jobs, _id_of_one(access, text), repair)
     if trial is None:
-        raise _RefusedError("it changed meanwhile; look at it again")
+        raise _RefusedError("it has changed in the meantime; look at it again")
     if trial.problem is None:
         raise _RefusedError(
             "it is a job. `trio-monque reschedule`, `cancel`, `retry` and `delete` change jobs; see `trio-monque show`"
         )
     if trial.before.get(_STATUS) == JobStatus.PROCESSING and _STATUS in repair.fields:
         raise _RefusedError(
-            "it is in `processing`, so its run may go on: leave its status. Once it is a job, an instance makes it "
+            "it is in `processing`, so its run may still be active: keep its status. Once it is a job, an instance "
+            "makes it "
             "pending if its holder does not renew the claim"
         )
     if trial.remaining is not None:
-        more = "; MongoDB changes no _id: enqueue the job again" if not isinstance(trial.after["_id"], ObjectId) else ""
+        more = (
+            "; the _id cannot be changed: enqueue the job again" if not isinstance(trial.after["_id"], ObjectId) else ""
+        )
         raise _RefusedError(f"with this change it would still not be a job: {trial.remaining}{more}")
     return trial
 
@@ -147,7 +150,7 @@ def _id_of_one(access: JobsAccess, text: str) -> object:
 def _write(access: JobsAccess, trial: Trial) -> None:
     try:
         if not repair_if_unchanged(access.jobs, trial):
-            raise _RefusedError("it changed meanwhile; look at it again")
+            raise _RefusedError("it has changed in the meantime; look at it again")
     except (KeyInUseError, DocumentRefusedError) as error:
         raise _RefusedError(str(error)) from error
 

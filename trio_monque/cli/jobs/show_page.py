@@ -31,7 +31,7 @@ def print_job(job: Job, now: datetime, why: Sequence[str], family: JobFamily) ->
         ("saved", job.saved),
         ("steps", None if job.nursery is None or not job.nursery.steps else job.nursery.steps),
         ("result", job.result),
-        ("data of the run that follows", None if job.again is None else job.again.data),
+        ("data of the next run", None if job.again is None else job.again.data),
     ):
         if value is not None or heading == "data":
             click.echo(f"\n{heading}")
@@ -44,7 +44,7 @@ def print_job(job: Job, now: datetime, why: Sequence[str], family: JobFamily) ->
     print_columns([(f"  {moment(at)}", since(at, now), one_line(what)) for at, what in _timeline(job)])
     for one in job.errors:
         _print_error(one)
-    click.echo("\nwhy it does not run now" if job.status == "pending" else "\nstate")
+    click.echo("\nwhy it is not running" if job.status == "pending" else "\nstate")
     for sentence in why:
         click.echo(f"  {one_line(sentence)}")
 
@@ -62,8 +62,8 @@ def _identity(job: Job) -> dict[str, object]:
         "attempts": job.attempts,
         "failures": job.fail_count or None,
         "deaths": job.rescues or None,
-        "most attempts": job.limits.max_attempts,
-        "most deaths": job.limits.max_rescues,
+        "max attempts": job.limits.max_attempts,
+        "max deaths": job.limits.max_rescues,
         "timeout": None if job.limits.timeout is None else duration(job.limits.timeout),
         "start by": None if job.limits.start_by is None else moment(job.limits.start_by),
         "claimed by": (job.claim or NO_CLAIM).by,
@@ -93,7 +93,7 @@ def _timeline(job: Job) -> Iterator[tuple[datetime, str]]:
         # Its document has no other moment of the cancellation.
         (job.updated_at, "cancelled" if job.status is JobStatus.CANCELLED else "last change"),
         (job.next_run_at if was_due else None, "due"),
-        (None if job.again is None or has_ended else job.again.next_run_at, "due once more after this run"),
+        (None if job.again is None or has_ended else job.again.next_run_at, "due again after this run"),
     ]
     known = [(at, what) for at, what in found if at is not None]
     yield from sorted(known, key=lambda one: one[0])
@@ -127,4 +127,4 @@ def _indented(text: str) -> str:
     is_cut = len(text) > LONGEST_SHOWN
     lines = text[:LONGEST_SHOWN].splitlines()
     shown = "\n".join(f"  {one_line(line, LONGEST_SHOWN)}" for line in lines)
-    return f"{shown}\n  … (the whole: --json)" if is_cut else shown
+    return f"{shown}\n  … (in full: --json)" if is_cut else shown

@@ -24,8 +24,8 @@ def sentence_about_name(reason: Reason) -> str:
 
 def _has_owner(values: Values, job: Job) -> str:
     return (
-        f"It is pending and still has an owner ({values['by']}), so no scheduler claims it: another program "
-        f"wrote that. Cancel it and retry it (`trio-monque cancel {job.id}`, `trio-monque retry {job.id}`)."
+        f"It is pending and still has an owner ({values['by']}), so no scheduler claims it: another program left it "
+        f"in this state. Cancel it and retry it (`trio-monque cancel {job.id}`, `trio-monque retry {job.id}`)."
     )
 
 
@@ -45,7 +45,7 @@ def _no_instances(values: Values) -> str:
 
 
 def _all_draining(values: Values) -> str:
-    return "Each instance that runs its name is shutting down, and claims nothing more."
+    return "All instances that run its name are shutting down, and claim nothing more."
 
 
 def _not_served(values: Values) -> str:
@@ -62,10 +62,10 @@ def _listed(names: Sequence[str]) -> str:
 def _is_due(values: Values, job: Job) -> str:
     late, ahead = duration(values["seconds"]), values["ahead"]
     if not ahead:
-        return f"It is due since {late}, the first of its name."
+        return f"It has been due for {late}, and is the first of its name."
     more = "more than " if values["is_capped"] else ""
     others = f"{more}{counted(ahead, 'job')} of its name {'is' if ahead == 1 else 'are'}"
-    return f"It is due since {late}, and {others} due before it."
+    return f"It has been due for {late}, and {others} due before it."
 
 
 def _is_served(values: Values, job: Job) -> str:
@@ -123,8 +123,8 @@ def _cancelled(values: Values, job: Job) -> str:
 
 def _retry(values: Values, job: Job) -> str:
     # A rescue or an operator may have ended it without a try.
-    again = "run now, and then by its schedule" if values["is_recurring"] else "run again"
-    return f"`trio-monque retry {job.id}` lets it {again}, with all its attempts"
+    again = "now, and then on its schedule" if values["is_recurring"] else "again"
+    return f"`trio-monque retry {job.id}` runs it {again}, with all its attempts"
 
 
 _ABOUT_NAME: Final[Mapping[str, Callable[[Values], str]]] = {
@@ -144,12 +144,13 @@ _SENTENCES: Final[Mapping[str, Callable[[Values, Job], str]]] = {
     "is_served": _is_served,
     "is_suspect": _is_suspect,
     "nothing_known": lambda *_: (
-        "Nothing seems to keep it: look again in a few seconds, then ask `trio-monque doctor`, then look in the log of "
+        "Nothing seems to hold it up: look again in a few seconds, then ask `trio-monque doctor`, then look in the "
+        "log of "
         "the worker for its id."
     ),
     "runs": _runs,
     "is_silent": _is_silent,
-    "no_rescuer": lambda *_: "No other live instance is there to do that: start a worker (`trio-monque run`).",
+    "no_rescuer": lambda *_: "No other live instance can do that: start a worker (`trio-monque run`).",
     "cancel_requested": _cancel_requested,
     "completed": lambda *_: "It has completed.",
     "failed": _failed,

@@ -44,7 +44,7 @@ Examples:
 @click.command(short_help="Run the workers of your program.", epilog=_EXAMPLES)
 @click.argument("targets", metavar="MODULE:ATTRIBUTE...", nargs=-1, required=True)
 @connection_options
-@click.option("--only", multiple=True, metavar="NAME", help="Run jobs of this name only. May be repeated.")
+@click.option("--only", multiple=True, metavar="NAME", help="Run only jobs of this name. May be repeated.")
 @click.option("--except", "without", multiple=True, metavar="NAME", help="Do not run jobs of this name.")
 @click.option(
     "--loop", type=click.Choice(LOOPS), help="The event loop of async handlers. (default: that of the workers, or trio)"
@@ -64,26 +64,26 @@ Examples:
     "--health",
     type=AddressType(),
     metavar="HOST:PORT",
-    help="Serve /livez, /readyz and /healthz there over HTTP. Without HOST: on 127.0.0.1 only.",
+    help="Serve /livez, /readyz and /healthz at this address over HTTP. Without HOST, only on 127.0.0.1.",
 )
 @click.option(
     "--metrics",
     type=AddressType(),
     metavar="HOST:PORT",
-    help="Serve /metrics there for Prometheus. It may be the address of --health.",
+    help="Serve /metrics for Prometheus at this address, which may be that of --health.",
 )
 @click.option(
     "--dashboard",
     type=AddressType(),
     metavar="HOST:PORT",
-    help="Serve a dashboard there, as `trio-monque dashboard` does, and print its link. With --processes, the parent "
-    "serves it.",
+    help="Serve a dashboard at this address, as `trio-monque dashboard` does, and print its link. With --processes, "
+    "the parent serves it.",
 )
-@click.option("--dashboard-read-only", is_flag=True, help="Refuse all changes by the dashboard.")
+@click.option("--dashboard-read-only", is_flag=True, help="Refuse all changes made in the dashboard.")
 @click.option(
     "--dashboard-no-token",
     is_flag=True,
-    help="Let in everybody who reaches the dashboard; only with --dashboard-read-only.",
+    help="Let in anyone who can reach the dashboard; only with --dashboard-read-only.",
 )
 @click.option(
     "--i-know-who-can-reach-it", is_flag=True, help="Serve the dashboard on an address that other machines can reach."
@@ -92,8 +92,8 @@ Examples:
     "--no-memory-tuning",
     is_flag=True,
     help="Leave the allocator and Python's garbage collector as they are. By default, all threads share one pool of "
-    "memory (glibc; not if MALLOC_ARENA_MAX is set), and once the program is loaded, the collector passes over what is "
-    "there, and looks at new objects less often (not if the program has set its thresholds).",
+    "memory (glibc; unless MALLOC_ARENA_MAX is set), and once the program is loaded, the collector skips what is "
+    "there, and looks at new objects less often (unless the program has set its thresholds).",
 )
 @click.option(SUPERVISED, type=(int, int, str), hidden=True)
 @log_options
@@ -119,9 +119,9 @@ def run(
 ) -> int:
     """Run jobs until SIGTERM or Ctrl-C, with the workers that each MODULE:ATTRIBUTE names.
 
-    The attribute is a Workers; or a function, plain or async, or an async context manager function, that gives Workers
-    or (Workers, resources). It is called without arguments, inside the event loop. Modules are imported from the
-    current directory too.
+    The attribute is a Workers; or a function, plain or async, or an async context manager function, that provides
+    Workers or (Workers, resources). It is called without arguments, inside the event loop. Modules are imported from
+    the current directory too.
 
     The first signal lets running jobs finish (drain), the second cuts them short: their jobs are pending again.
 

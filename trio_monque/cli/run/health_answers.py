@@ -58,7 +58,7 @@ def report_of_worker(instance: str | None, health: Health | None, silent_for: fl
     return HealthReport(
         not_live=not_live,
         unhealthy=unhealthy,
-        not_ready=(*unhealthy, *(("the scheduler drains",) if is_draining else ())),
+        not_ready=(*unhealthy, *(("the scheduler is draining",) if is_draining else ())),
         details=details,
     )
 
@@ -85,9 +85,9 @@ class ProcessReport:
             return self.report
         not_live: tuple[str, ...] = ()
         if self.pid is None:
-            reason = "the process does not run"
+            reason = "the process is not running"
         elif self.silent_for is None:
-            reason = "the process starts"
+            reason = "the process is starting"
         else:
             reason = f"the process has not answered for {self.silent_for:.1f} s"
             not_live = (reason,) if self.silent_for > LIVE_WITHIN else ()

@@ -108,7 +108,7 @@ def served(pages: Mapping[str, WSGIApplication], address: Address, option: str) 
     )
     with server:
         thread.start()
-        logger.info("serves %s at http://%s", " ".join(pages), Address(address.host, server.server_port))
+        logger.info("serving %s at http://%s", " ".join(pages), Address(address.host, server.server_port))
         try:
             yield
         finally:

@@ -84,7 +84,7 @@ class ParentLink:
             self._connection.send((number, answer))
 
     def _leave(self) -> None:
-        logger.warning("the parent process has ended; this worker process drains and ends")
+        logger.warning("the parent process ended; draining this worker process")
         if self._state.scheduler is None:
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
         else:
@@ -94,6 +94,6 @@ class ParentLink:
             time.sleep(self._leave_within)
             # A handler swallows its cancellation, or something blocks the event loop. There is no parent left whose
             # process manager would kill this process.
-            logger.critical("did not end within %.0f s after its parent; ending this process", self._leave_within)
+            logger.critical("did not end within %.0f s of its parent; exiting", self._leave_within)
             logging.shutdown()
             os._exit(FAILED)

@@ -75,18 +75,18 @@ class Reloader:
         await trio.sleep(_DRAIN_WITHIN)
         self._children.send(1, signal.SIGINT)
         await trio.sleep(_CUT_WITHIN)
-        logger.warning("killing the worker process, because its handlers do not end")
+        logger.warning("killing the worker process because its handlers did not end")
         self._children.send(1, signal.SIGKILL)
 
     async def _watch(self) -> None:
-        logger.info("watches the Python files in %s", ", ".join(map(str, self._folders)))
+        logger.info("watching the Python files in %s", ", ".join(map(str, self._folders)))
         try:
             # Not by cancelling: watchfiles would notice that seconds later.
             async for changes in watchfiles.awatch(
                 *self._folders, watch_filter=watchfiles.PythonFilter(), stop_event=self._children.ending
             ):
                 if not self._changed.is_set():
-                    logger.info("%s has changed; restarting the worker process", min(path for _, path in changes))
+                    logger.info("%s changed; restarting the worker process", min(path for _, path in changes))
                 self._changed.set()
         except OSError as error:
             self._children.end("the program cannot be watched")

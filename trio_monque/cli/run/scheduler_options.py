@@ -126,8 +126,8 @@ _EXPLAINED: Final = {
     "completed": "Delete completed jobs that ended longer ago than this, such as 12h or 30d; 0 means immediately.",
     "failed": "The same for failed jobs.",
     "cancelled": "The same for cancelled jobs.",
-    "keep_last": "How many jobs of each name and status are kept, however old.",
-    "interval": "How often ended jobs are looked for. (default: 1h)",
+    "keep_last": "How many jobs of each name and status to keep, however old.",
+    "interval": "How often to look for ended jobs. (default: 1h)",
 }
 
 

@@ -31,7 +31,7 @@ class Supervisor:
 
     async def run(self) -> int:
         """Return the worst exit status of the processes when all have ended."""
-        logger.info("runs %d worker processes", len(self._places))
+        logger.info("running %d worker processes", len(self._places))
         with self._children.signals_received() as signals:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._children.pass_on, signals)
@@ -46,7 +46,7 @@ class Supervisor:
                         places.start_soon(self._keep, place)
                 nursery.cancel_scope.cancel(reason="all worker processes have ended")
         status = worst(self._statuses.values())
-        logger.info("all worker processes have ended; the exit status is %d", status)
+        logger.info("all worker processes ended; the exit status is %d", status)
         return status
 
     async def _relay_changes(self, relay: ChangeRelay) -> None:
@@ -68,7 +68,9 @@ class Supervisor:
             match decide(ProcessEnd(ran_for, ends, self._any_started.is_set())):
                 case GiveUp():
                     self._statuses[place] = FAILED  # Also if it ended with status 0: nothing ran.
-                    logger.error("worker process %d %s before a scheduler started; restarting nothing", place, how)
+                    logger.error(
+                        "worker process %d %s before a scheduler started; not restarting any worker", place, how
+                    )
                     self._children.end("the first start failed")
                 case Restart(after, ends):
                     logger.warning(

@@ -17,7 +17,7 @@ from ...error_types import MonqueError
 from ...scheduler.workers import Workers, loop_of_all
 from ..tracebacks import UserCodeError
 
-_EXPECTED: Final = "a Workers, or a function or async context manager that gives Workers or (Workers, resources)"
+_EXPECTED: Final = "a Workers, or a function or async context manager that provides Workers or (Workers, resources)"
 
 
 @dataclass(frozen=True)
@@ -152,7 +152,7 @@ async def _workers_of(target: WorkerTarget, stack: AsyncExitStack) -> Workers[An
             return given
         case (Workers() as workers, resources):
             return workers.with_resources(resources)
-    raise MonqueError(f"{target.name} gives a value of type {type(given).__name__}: it must be {_EXPECTED}")
+    raise MonqueError(f"{target.name} provides a value of type {type(given).__name__}: it must be {_EXPECTED}")
 
 
 def check_usable(target: WorkerTarget) -> None:

@@ -89,7 +89,7 @@ async def _run(
         signal.signal(number, signal.SIG_IGN)
     if report is None:
         raise MonqueError(
-            "the scheduler did not run: a target suppressed the error, where it has a yield: " + ", ".join(work.targets)
+            "the scheduler did not run: a target suppressed the error at its yield: " + ", ".join(work.targets)
         )
     return report
 

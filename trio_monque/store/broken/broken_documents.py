@@ -105,7 +105,7 @@ def _problem(jobs: JobCollection, document: Any) -> str | None:
     except BrokenDocumentError as error:
         return error.problem
     if job.status is JobStatus.PENDING and job.claim is not None and job.claim.by is not None:
-        return f"it is pending, and still bears {FIELD['claim.by']}={shown(job.claim.by)}"
+        return f"it is pending but still has {FIELD['claim.by']}={shown(job.claim.by)}"
     return None
 
 
@@ -158,9 +158,7 @@ def look_again_if_it_is_time(jobs: JobCollection) -> bool:
         look_again(jobs)
         unlogged = sum(known.take_unlogged() for known in (*jobs.skipped, jobs.refused))
         if unlogged:
-            logger.warning(
-                "%d more documents cannot be run and are passed over: get_broken_documents lists them", unlogged
-            )
+            logger.warning("skipped %d more documents that cannot be run; get_broken_documents lists them", unlogged)
     return any(known.is_old() for known in jobs.skipped)
 
 

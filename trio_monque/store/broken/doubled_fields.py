@@ -101,7 +101,7 @@ def _report_doubled(jobs: JobCollection, ids: Collection[ObjectId]) -> None:
         if problem is not None:
             error = BrokenDocumentError(id_of(document), problem)
             if jobs.report_broken(error.document_id, problem, name_in(document)):
-                logger.warning("%s; until then it is left alone", error)
+                logger.warning("%s; it is skipped until then", error)
 
 
 @command("read the schedule of the job", writes=False)

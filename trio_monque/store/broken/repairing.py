@@ -66,7 +66,7 @@ class Trial:
     unchanged: Mapping[str, Any]
 
 
-@command("try out the repair", writes=False)
+@command("test the repair", writes=False)
 def try_out(jobs: JobCollection, document_id: object, repair: Repair) -> Trial | None:
     """Return what the repair would do; None if the document is gone, or changes at this moment."""
     # Large fields are not compared: a document of 16 MB would have no room in a command. The write leaves them as they

@@ -118,7 +118,7 @@ def _write_each(
     for document_id, refusal in sent.refused_among(ids):
         if locked.refused.add(document_id, refusal.message):
             logger.error(
-                "document %r of %s is passed over: the server refuses a lock in it: %s",
+                "skipped document %r of %s, because the server refused to lock it: %s",
                 document_id,
                 locked.collection.full_name,
                 refusal.message,
@@ -136,7 +136,7 @@ def _claim(locked: LockedCollection, stamp: LockStamp) -> list[dict[str, Any]]:
     return [{"$set": {locked.lock_field: {"$mergeObjects": [{"$literal": stamp.fields}, {"tries": kept}]}}}]
 
 
-@command("find out about a claim", in_parts=True)
+@command("check the outcome of a claim", in_parts=True)
 def resolve(
     locked: LockedCollection, stamp: LockStamp, until: datetime, *, ids: Sequence[Any] | None = None
 ) -> Sequence[TakenDocument]:
@@ -160,7 +160,7 @@ def selection_of(
     return (locked.filter, None) if ids is None else (locked.ids(ids), BY_ID)
 
 
-@command("give claims back", in_parts=True)
+@command("release claims", in_parts=True)
 def release_all(
     locked: LockedCollection,
     stamp: LockStamp,
@@ -196,7 +196,7 @@ def update_each_if_refused(
     with causal_session(locked.collection) as session:
         sent = send(locked, each, session)
     for document_id, refusal in sent.refused_among(ids):
-        logger.error("the server refuses to have the lock of document %r changed: %s", document_id, refusal.message)
+        logger.error("the server refused to change the lock of document %r: %s", document_id, refusal.message)
     return sent.modified
 
 

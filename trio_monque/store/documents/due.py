@@ -119,7 +119,7 @@ def next_due(locked: LockedCollection, after: datetime) -> datetime | None:
     return None if lock is None else lock.until
 
 
-@command("look whether any document is left", writes=False)
+@command("check whether any document is left", writes=False)
 def is_anything_left(locked: LockedCollection, now: datetime) -> bool:
     """Return whether any document can be claimed, now or later, without a repair.
 
@@ -161,7 +161,7 @@ def _is_any_named(locked: LockedCollection, condition: Mapping[str, Any], sessio
         return any(locked.is_nameable(document) for document in found)
 
 
-@command("look whether documents still match", writes=False)
+@command("check whether documents still match", writes=False)
 def still_matching(locked: LockedCollection, ids: Sequence[Any], by: str | None = None) -> Set[bytes]:
     """Return the keys of the documents among `ids` that match the filter and are free, or held by the instance `by`."""
     unheld = {locked.at("by"): {"$in": [None, by]}}

@@ -138,7 +138,7 @@ def _named(condition: Mapping[str, Any]) -> tuple[list[str], list[Mapping[str, A
     return list(fields), alternatives
 
 
-@command("ask how claims are looked for", writes=False)
+@command("read the query plan of claims", writes=False)
 def is_served(locked: LockedCollection, now: datetime) -> bool:
     """Return whether an index serves the looks at documents to claim, so that no look reads the whole collection."""
     plans = _plans(locked, now)

@@ -65,7 +65,7 @@ def _refused_alone(
     each = [UpdateOne({**locked.one(one), **locked.fenced(fence)}, renewal, hint=BY_ID) for fence, one in group]
     refused = send(locked, each, session).refused_among([document_id for _, document_id in group])
     for document_id, refusal in refused:
-        logger.error("the server refuses to renew the claim on document %r: %s", document_id, refusal.message)
+        logger.error("the server refused to renew the claim on document %r: %s", document_id, refusal.message)
     return {locked.key_of(document_id) for document_id, _ in refused}
 
 

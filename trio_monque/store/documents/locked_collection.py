@@ -175,8 +175,8 @@ class LockedCollection:
         document_id = self.own_id_in(document)
         if self.logged.add(document_id):
             logger.warning(
-                "the _id of document %s of %s is text that is not UTF-8, or of a type that is no longer in use: the "
-                "document is never claimed. Store it under another _id",
+                "document %s of %s is never claimed: its _id is text that is not UTF-8, or has a deprecated type. "
+                "Store it under another _id",
                 shown(document_id),
                 self.collection.full_name,
             )
@@ -187,8 +187,8 @@ class LockedCollection:
         document_id = self.id_in(document)
         if self.logged.add(document_id):
             logger.warning(
-                "the field %r of document %r of %s is not a lock that this library or a program with {by, until} "
-                "writes: the document is never claimed until that field is unset",
+                "the field %r of document %r of %s is not a lock written by this library or by a program that uses "
+                "{by, until}; the document is not claimed until that field is unset",
                 self.lock_field,
                 document_id,
                 self.collection.full_name,

@@ -58,7 +58,7 @@ class Takeaway:
     becomes: Mapping[str, Any]
 
 
-@command("look at the locks", writes=False)
+@command("read the locks", writes=False)
 def observe(locked: LockedCollection, limit: int = 0) -> Sequence[SeenLock]:
     """Return the documents that any program holds, at most `limit`, or all for 0.
 
@@ -85,7 +85,7 @@ def observe_in(locked: LockedCollection, session: ClientSession | None = None, *
     return seen
 
 
-@command("take dead claims away", in_parts=True)
+@command("remove dead claims", in_parts=True)
 def rescue(locked: LockedCollection, dead: Sequence[Takeaway]) -> Set[bytes]:
     """Take away the locks that are still as they were observed; return the keys of those documents.
 
@@ -103,9 +103,7 @@ def rescue(locked: LockedCollection, dead: Sequence[Takeaway]) -> Set[bytes]:
             sent_again = send(locked, [_taking(locked, one) for one in again], session)
             matched += sent_again.matched
             for one, refusal in sent_again.refused_among(again):
-                logger.error(
-                    "the server refuses to have the lock of document %r taken away: %s", one.id, refusal.message
-                )
+                logger.error("the server refused to remove the lock of document %r: %s", one.id, refusal.message)
         # Each lock was still as it was observed: all are taken away.
         if matched == len(dead):
             return {locked.key_of(one.id) for one in dead}

@@ -47,7 +47,7 @@ def find_out(
     return FoundCommit.COMMITTED if is_there and is_sure() else FoundCommit.UNKNOWN
 
 
-@command("find out about a transaction")
+@command("check the outcome of a transaction")
 def _renew(locked: LockedCollection, document_id: object, until: datetime, fence: Fence) -> tuple[bool, bool]:
     """Renew the lock; return whether it is held, and whether the document is there. By a majority, as always."""
     renewal = {"$max": {locked.at("until"): until}}

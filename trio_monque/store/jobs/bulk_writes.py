@@ -182,13 +182,13 @@ cancel: Final[Sending] = command("cancel jobs")(_change_now)
 retry: Final[Sending] = command("retry jobs")(_change_now)
 
 
-@command("see which jobs were changed", writes=False)
+@command("read which jobs were changed", writes=False)
 def signed(jobs: JobCollection, changes: Sequence[Change], receipt: str) -> set[ObjectId]:
     """Return which of the jobs bear the receipt."""
     return {job_id for job_id, found in _receipts(jobs, changes, None).items() if found == receipt}
 
 
-@command("find out about a change of jobs")
+@command("check the outcome of a bulk change")
 def find_out(jobs: JobCollection, changes: Sequence[Change], receipt: str) -> Written:
     """Send changes again after a lost answer; return what became of them, by the receipts that a majority holds.
 
@@ -224,7 +224,7 @@ def delete(jobs: JobCollection, chosen: Sequence[Job], guard: Mapping[str, Any])
     return Written(count, ids if count == len(ids) else set())
 
 
-@command("find out about a deletion of jobs")
+@command("check the outcome of a bulk deletion")
 def find_out_deleted(jobs: JobCollection, chosen: Sequence[Job], guard: Mapping[str, Any]) -> Written:
     """Delete again after a lost answer. Jobs that were gone count as unknown: another client may have deleted them."""
     with causal_session(jobs.collection) as session:
@@ -233,7 +233,7 @@ def find_out_deleted(jobs: JobCollection, chosen: Sequence[Job], guard: Mapping[
     return Written(count, gone if count == len(gone) else set(), unknown=len(gone) - count)
 
 
-@command("see which jobs were deleted", writes=False)
+@command("read which jobs were deleted", writes=False)
 def gone(jobs: JobCollection, chosen: Sequence[Job]) -> set[ObjectId]:
     """Return which of the jobs are gone."""
     return _gone(jobs, chosen)

@@ -217,7 +217,7 @@ def _without_doubled(jobs: JobCollection, found: Sequence[Job], stamp: ClaimStam
 
 # `in_parts`: the claim is already written here, so any error leaves an unknown outcome, and the caller must release the
 # claim. `take_one`, which calls this, has no `in_parts`: its claim may fail with nothing written.
-@command("give claims back", in_parts=True)
+@command("release claims", in_parts=True)
 def _release_unrunnable(jobs: JobCollection, ids: Sequence[ObjectId], stamp: ClaimStamp, now: datetime) -> None:
     given_back = transitions.release_all(stamp, now)
     jobs.collection.update_many({**of_ids(ids), **filter_of(given_back.guard)}, update_of(given_back))
@@ -276,7 +276,7 @@ def take_one(
         return TakenJobs([], more=True)
 
 
-@command("find out about a claim")
+@command("check the outcome of a claim")
 def resolve(jobs: JobCollection, stamp: ClaimStamp, beat: datetime) -> Sequence[Job]:
     """Return the jobs that a claim holds whose answer was lost.
 
@@ -291,7 +291,7 @@ def resolve(jobs: JobCollection, stamp: ClaimStamp, beat: datetime) -> Sequence[
         return _without_doubled(jobs, found, stamp)
 
 
-@command("give claims back")
+@command("release claims")
 def release_all(jobs: JobCollection, stamp: ClaimStamp, now: datetime, *, but: Sequence[ObjectId] = ()) -> int:
     """Release, without counting an attempt, all jobs that a claim cycle holds except `but`; return how many.
 
@@ -310,8 +310,8 @@ def _release_each(jobs: JobCollection, theirs: dict[str, Any], update: dict[str,
     # One release for all stops at the refused document, and would leave those behind it to their leases.
     ids = [document["_id"] for document in jobs.collection.find(theirs, {"_id": True})]
     each = [UpdateOne({**theirs, "_id": job_id}, update, hint=BY_ID) for job_id in ids]
-    result = bulk_write(jobs.collection, each, "give claims back")
+    result = bulk_write(jobs.collection, each, "release claims")
     for job_id, refusal in result.refused_among(ids):
         if jobs.report_refused(job_id):
-            logger.error("the server refuses the release of job %s, whose claim expires: %s", job_id, refusal.message)
+            logger.error("the server refused to release job %s, so its claim expires: %s", job_id, refusal.message)
     return result.modified

@@ -40,14 +40,14 @@ def look_at_options(jobs: JobCollection) -> Mapping[str, Any]:
 def problem_of(options: Mapping[str, Any]) -> str | None:
     """Return why a collection with these options cannot hold jobs; None if it can. Pure."""
     if options.get("capped"):
-        return "it is capped, so the server deletes its oldest documents to make room: jobs that wait would be lost"
+        return "it is capped, so the server deletes its oldest documents to make room: waiting jobs would be lost"
     if options.get("expireAfterSeconds") is not None:
-        return "the server deletes its documents by their age (expireAfterSeconds): jobs that wait would be lost"
+        return "the server deletes its documents by their age (expireAfterSeconds): waiting jobs would be lost"
     collation = options.get("collation")
     if collation is not None and collation.get("locale") != "simple":
         return (
-            f"it has the collation {collation.get('locale')!r}, by which the server may take two names of jobs, or two "
-            "unique keys, for one"
+            f"it has the collation {collation.get('locale')!r}, under which the server may treat two job names, or "
+            "two unique keys, as equal"
         )
     return None
 

@@ -196,7 +196,9 @@ def _instance(document: Mapping[str, Any]) -> Instance | None:
         )
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         logger.warning(
-            "document %r beside the jobs is not the entry of an instance (%r): delete it", document.get("_id"), error
+            "document %r in the collection of instances is not the entry of an instance (%r): delete it",
+            document.get("_id"),
+            error,
         )
         return None
 
@@ -230,7 +232,7 @@ def resume(jobs: JobCollection, name: str) -> bool:
     return bool(_beside(jobs).delete_one({"_id": PAUSE + name}).deleted_count)
 
 
-@command("look which names are paused", writes=False)
+@command("read which names are paused", writes=False)
 def paused(jobs: JobCollection) -> frozenset[str]:
     """Return the names that are paused."""
     return frozenset(document["_id"].removeprefix(PAUSE) for document in _beside(jobs).find(_IS_PAUSE, {"_id": True}))
@@ -289,7 +291,7 @@ def release_lock(jobs: JobCollection, name: str, token: str) -> None:
     _beside(jobs).delete_one({"_id": LOCK + name, "token": token})
 
 
-@command("look how long the lock is held", writes=False)
+@command("read how long the lock is held", writes=False)
 def locked_until(jobs: JobCollection, name: str) -> datetime | None:
     """Return when the lock expires unless it is renewed; None if it is free."""
     document = _beside(jobs).find_one({"_id": LOCK + name}, {"until": True})

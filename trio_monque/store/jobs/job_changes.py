@@ -35,7 +35,7 @@ def apply_if_allowed(jobs: JobCollection, transition: Transition) -> Job | None:
     return _apply(jobs, transition, filter_of(transition.guard))
 
 
-@command("find out about a change of the job")
+@command("check the outcome of a change")
 def apply_again(jobs: JobCollection, transition: Transition) -> Job | None:
     """Make the change after a lost answer, unless the first sending has made it; return the job as it is then.
 

@@ -111,7 +111,7 @@ def _refused_alone(
     refused = bulk_write(jobs.collection, each, "renew claims", session).refused_among(group)
     for job, refusal in refused:
         if jobs.report_refused(job.id):
-            logger.error("the server refuses to renew the claim on job %s: %s", job, refusal.message)
+            logger.error("the server refused to renew the claim on job %s: %s", job, refusal.message)
     return {claim_id(job) for job, _ in refused}
 
 

@@ -156,7 +156,7 @@ def _update(jobs: JobCollection, wanted: dict[str, Any], update: dict[str, Any])
     answer = bulk_write(jobs.collection, each, "cancel children")
     for job_id, refusal in answer.refused_among(ids):
         if jobs.report_refused(job_id):
-            logger.error("the server refuses to cancel child %s: %s", job_id, refusal.message)
+            logger.error("the server refused to cancel child %s: %s", job_id, refusal.message)
     return answer.modified
 
 

@@ -57,7 +57,7 @@ class Abandoned:
     why: str
 
 
-@command("look for children without a parent", writes=False)
+@command("look for abandoned children", writes=False)
 def abandoned(jobs: JobCollection, after: ObjectId | None = None) -> tuple[Sequence[Abandoned], ObjectId | None]:
     """Return the scopes after `after` that have live children, but no parent that waits for them.
 
@@ -126,7 +126,7 @@ def _parents(jobs: JobCollection, ids: Iterable[ObjectId | None], session: Clien
 # --- Retention, and retries by hand ---
 
 
-@command("look which ended children their parents still need", writes=False)
+@command("find ended children that their parents still need", writes=False)
 def needed(jobs: JobCollection, ids: Sequence[ObjectId]) -> set[ObjectId]:
     """Return which of these ended jobs are children of a parent that still has their scope, in any status.
 

@@ -83,7 +83,7 @@ def set_jobs_aside(
             logger.error("job %s failed for good: %s", one.job, one.reason)
             news.append(SetAside(failed[one.job.id], one.reason))
         elif jobs.pass_over(one.job, one.reason):
-            logger.error("job %s is passed over, and tried again in a minute: %s", one.job, one.reason)
+            logger.error("skipped job %s for a minute: %s", one.job, one.reason)
             news.append(SetAside(one.job, one.reason))
     return news
 

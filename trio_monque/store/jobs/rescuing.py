@@ -41,7 +41,7 @@ IN_ORDER: Final = [(FIELD["claim.by"], ASCENDING), (FIELD["claim.since"], ASCEND
 CLAIMED: Final = filter_of({"status": JobStatus.PROCESSING})
 
 
-@command("look at the claims", writes=False)
+@command("read the claims", writes=False)
 def look(jobs: JobCollection) -> Sequence[Job]:
     """Return the claimed jobs of all instances, without the fields that do not belong to a claim."""
     found = jobs.decoded(

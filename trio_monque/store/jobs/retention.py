@@ -78,7 +78,7 @@ def ended_before(status: JobStatus, cutoff: datetime) -> Expired:
     return Expired(status, {"$lt": cutoff})
 
 
-@command("look which names have ended jobs", writes=False)
+@command("find the names that have ended jobs", writes=False)
 def names(jobs: JobCollection, status: JobStatus) -> Sequence[str]:
     """Return the names that have jobs of that status. The server skips through the index: one key for each name."""
     steps: list[dict[str, Any]] = [
@@ -89,7 +89,7 @@ def names(jobs: JobCollection, status: JobStatus) -> Sequence[str]:
     return [found["_id"] for found in _own(jobs).aggregate(steps)]
 
 
-@command("look which ended jobs are too many", writes=False)
+@command("find ended jobs beyond keep_last", writes=False)
 def beyond_the_last(
     jobs: JobCollection, status: JobStatus, name: str, keep: int, cutoff: datetime
 ) -> Sequence[Expired]:
@@ -116,7 +116,7 @@ def beyond_the_last(
     )
 
 
-@command("look which ended jobs are to be deleted", writes=False)
+@command("find ended jobs to delete", writes=False)
 def choose(jobs: JobCollection, expired: Expired, since: Any, after: Any = None) -> EndedBatch:
     """Choose the next batch, oldest first, of jobs that ended at `since` or later; None for the first batch.
 

@@ -86,7 +86,7 @@ def _write_alone_if_refused(
     for statement, reason in refused.items():
         job_id, _ = statement.claims[0]
         if jobs.report_refused(job_id):
-            logger.error("the server refuses to have the claim on job %s ended: %s", job_id, reason)
+            logger.error("the server refused to end the claim on job %s: %s", job_id, reason)
     return {claim for statement in refused for claim in statement.claims}
 
 

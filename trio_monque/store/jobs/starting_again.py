@@ -32,7 +32,7 @@ MOST_AT_ONCE: Final = 100
 _ENDED: Final = OneOf((JobStatus.COMPLETED, JobStatus.FAILED))
 
 
-@command("start jobs again that were replaced while they ran")
+@command("restart jobs that were replaced while they ran")
 def start_again(jobs: JobCollection, now: datetime) -> None:
     """Start such jobs once more, a hundred at most. If another job has the key by now, drop what the call left.
 
@@ -44,13 +44,17 @@ def start_again(jobs: JobCollection, now: datetime) -> None:
         except driver.DuplicateKeyError:
             # The key was free since the end of the job, and a newer call has enqueued another one with it.
             _write(jobs, transitions.drop_again(job, now))
-            logger.info("job %s was replaced while another library ran it, and a newer job has its key", job)
+            logger.info(
+                "job %s was replaced while another library ran it; the replacement does not run, "
+                "because a newer job has its key",
+                job,
+            )
         except driver.WriteError as error:
             if jobs.report_refused(job.id):
-                logger.error("the server refuses to let job %s run once more: %s", job, error)
+                logger.error("the server refused to let job %s run again: %s", job, error)
         else:
             if started:
-                logger.info("job %s was replaced while another library ran it: it runs once more", job)
+                logger.info("job %s was replaced while another library ran it; it runs again", job)
 
 
 def _look(jobs: JobCollection) -> Sequence[Job]:

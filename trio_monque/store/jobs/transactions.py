@@ -39,7 +39,7 @@ def write_end(jobs: JobCollection, transition: Transition, receipt: str, session
     return bool(jobs.collection.update_one(guard, update, hint=BY_ID, session=session).matched_count)
 
 
-@command("read what became of a claim", writes=False)
+@command("read the outcome of a claim", writes=False)
 def read_fate(jobs: JobCollection, job: Job, transition: Transition, receipt: str) -> Fate:
     """Return why the end matched nothing. After the transaction was aborted."""
     document = by_majority(jobs.collection, LENIENT).find_one({"_id": job.id}, hint=BY_ID)
@@ -47,7 +47,7 @@ def read_fate(jobs: JobCollection, job: Job, transition: Transition, receipt: st
     return Fate.LOST if document is None else fate_of(statement, document)
 
 
-@command("find out about a transaction")
+@command("check the outcome of a transaction")
 def find_out(jobs: JobCollection, job: Job, receipt: str, beat: datetime) -> FoundCommit:
     """Find out what became of a commit that was not acknowledged; see `ClaimSettlement.find_out`."""
     # By a majority, whatever the writes of this collection ask for: an election must not undo this one.

@@ -82,5 +82,7 @@ def end(jobs: JobCollection, late: Sequence[Job], now: datetime, receipt: str) -
         report_doubled(jobs, [job_id for job_id in written if job_id not in found])
         for job, refusal in result.refused_among(late):
             if jobs.pass_over(job, refusal.message):
-                logger.error("the server refuses to cancel job %s, not started in time: %s", job, refusal.message)
+                logger.error(
+                    "the server refused to cancel job %s, which was not started in time: %s", job, refusal.message
+                )
     return [applied(job, written[job.id]) for job in late if job.id in found]

@@ -12,8 +12,8 @@ from ..answers import INVALID_INPUT, RefusedRequestError
 from ..hooks import Hooks
 
 NOT_A_FILTER: Final = "Jobs cannot be filtered by {} here: list it in `filters` of the application"
-HIDDEN_DATA: Final = "Data are serialized here, so jobs cannot be filtered by them"
-NAME_NEEDED: Final = "Data of some names are serialized here: give another name to filter by data"
+HIDDEN_DATA: Final = "Data is serialized here, so jobs cannot be filtered by it"
+NAME_NEEDED: Final = "The data of some names is serialized here: give another name to filter by data"
 
 _PREFIXES: Final = ("meta.", DATA)
 

@@ -24,7 +24,7 @@ MOST_AT_ONCE: Final = 1000
 
 UNKNOWN_ACTION: Final = "Action not found"
 
-SILENT: Final = "The database stopped answering. Repeat the action to change the jobs that are left."
+SILENT: Final = "The database stopped answering. Repeat the action to change the remaining jobs."
 """Of a failed action. The numbers beside it say what was done."""
 
 OnProgress = Callable[[BulkResult], None]
@@ -101,7 +101,7 @@ ACTION: Final = Route(
     method="GET",
     path="/actions/{id}",
     operation_id="getAction",
-    summary="How far a bulk action is that goes on by itself",
+    summary="The progress of a bulk action that continues in the background",
     act=get_action,
     answer="ActionProgress",
     is_ours=True,

@@ -22,7 +22,7 @@ _PREFER: Final = {
     "name": "Prefer",
     "in": "header",
     "required": False,
-    "description": "`respond-async` for an answer before an action of more than 1,000 jobs is done",
+    "description": "`respond-async` for an answer before an action on more than 1,000 jobs is done",
     "schema": {"type": "string"},
 }
 
@@ -62,7 +62,9 @@ def _operation(route: Route) -> Mapping[str, Any]:
         },
     }
     if route.long_answer is not None:
-        operation["responses"]["202"] = _answer("The action goes on: see `GET /actions/{id}`", route.long_answer)
+        operation["responses"]["202"] = _answer(
+            "The action continues in the background: see `GET /actions/{id}`", route.long_answer
+        )
         parameters.append(_PREFER)
     if route.is_ours:
         operation["tags"] = [OURS]

@@ -84,7 +84,7 @@ _SELECTOR: Final[Mapping[str, JsonSchema]] = {
 SCHEMAS: Final[Mapping[str, JsonSchema]] = {
     "BulkActionResult": closed({"count": WHOLE, "errors": list_of(closed({"jobId": TEXT, "error": TEXT}))}),
     "CancelRequest": {
-        "description": 'With `{"running": true}`, a job that runs is asked to end. Other fields are ignored.'
+        "description": 'With `{"running": true}`, cancellation of a running job is requested. Other fields are ignored.'
     },
     "Capabilities": closed({"readOnly": FLAG, "actions": closed(dict.fromkeys(_ACTIONS, FLAG))}),
     "DeleteJob": closed({"deleted": {"type": "boolean", "const": True}}),

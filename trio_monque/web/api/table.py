@@ -127,7 +127,7 @@ ROUTES: Final[Sequence[Route]] = (
         for action, summary, act, body in (
             (
                 "cancel",
-                "Cancel a pending job, and a running one if the body asks for that",
+                "Cancel a pending job, or a running one if the body asks for that",
                 actions.cancel_job,
                 "CancelRequest",
             ),

@@ -89,12 +89,12 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """An object that has a key twice means one thing to some readers, and another to others."""
     found = dict(pairs)
     if len(found) < len(pairs):
-        raise ValueError("an object has a key twice")
+        raise ValueError("an object has a duplicate key")
     return found
 
 
 def _refuse_constant(constant: str) -> Any:
-    raise ValueError(f"{constant} is not a number of JSON")
+    raise ValueError(f"{constant} is not a JSON number")
 
 
 def _integer(digits: str) -> int:
@@ -126,4 +126,4 @@ def _check_text(text: str) -> None:
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:
-        raise ValueError("a text has half of a surrogate pair") from None
+        raise ValueError("a text has a lone surrogate") from None

@@ -45,7 +45,7 @@ class Gate:
     def _refusal(self, scope: Scope) -> RefusedRequestError | None:
         headers = Headers(scope=scope)
         if not requests.is_known_host(self.allowed_hosts, headers.getlist("host")):
-            return RefusedRequestError(421, "This host is not served here")
+            return RefusedRequestError(421, "This host is not allowed here")
         if not requests.is_short(scope["query_string"]):
             return RefusedRequestError(414, f"The query is longer than {requests.LONGEST_QUERY:,} bytes")
         if not requests.is_of_this_site(scope["method"], headers, scope["scheme"], self.trusted_origins):

@@ -36,13 +36,13 @@ class Rates:
         while len(self._counts) > MOST_CALLERS:
             self._counts.popitem(last=False)
         if number > MOST_A_SECOND:
-            raise RefusedRequestError(429, f"More than {MOST_A_SECOND} changes in a second", {"Retry-After": "1"})
+            raise RefusedRequestError(429, f"More than {MOST_A_SECOND} changes per second", {"Retry-After": "1"})
 
     @contextmanager
     def one_in_bulk(self, caller: str) -> Iterator[None]:
         """Goes around a bulk action. Raises RefusedRequestError (429) if another one of this caller is under way."""
         if caller in self._in_bulk:
-            raise RefusedRequestError(429, "Another bulk action of yours is under way", {"Retry-After": "1"})
+            raise RefusedRequestError(429, "Another bulk action of yours is in progress", {"Retry-After": "1"})
         self._in_bulk.add(caller)
         try:
             yield

@@ -21,7 +21,7 @@ MOST_KEPT: Final = 100
 """Actions that are remembered: of those that have ended, the oldest are forgotten first."""
 
 MOST_RUNNING: Final = 20
-TOO_MANY: Final = "Too many bulk actions are under way"
+TOO_MANY: Final = "Too many bulk actions are in progress"
 
 
 class State(StrEnum):

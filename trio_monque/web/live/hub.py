@@ -30,7 +30,7 @@ from .rush import Rush
 logger = logger_of("web")
 
 MOST_VIEWERS = 100
-TOO_MANY: Final = "Too many streams are open here: look every ten seconds instead"
+TOO_MANY: Final = "Too many streams are open: poll every ten seconds instead"
 
 LOOK_EVERY: Final = 5.0
 """Seconds between two looks where there is no change stream: each time, all may have become stale."""
@@ -142,7 +142,7 @@ class Hub:
                 except NoStreamError:
                     await self._look()
                 except MonqueConnectionError as error:
-                    logger.info("could not read what has become stale: %s", error)
+                    logger.info("could not read changes for open pages: %s", error)
                     await self._look()
 
     async def _read(self) -> None:

@@ -41,7 +41,7 @@ async def confirm_facts(call: PageCall) -> View:
         what = f"all dead letters of {form.target}" if form.action is READMIT else f"name {form.target}"
     title = f"{form.action.label} {form.action.of}{what}?"
     if not number and form.target is None:
-        title = "None of these jobs is left to be changed"
+        title = "None of these jobs is left to change"
     named = await _named(call, form)
     return View(
         "confirm.html",

@@ -13,8 +13,8 @@ from ..words.lengths import counted
 from .screen import PageCall, View
 
 HEADINGS: Final[Mapping[Severity, tuple[str, str, str]]] = {
-    Severity.PROBLEM: ("Problems", "Jobs do not run, or may be lost, until these are repaired.", "bad"),
-    Severity.WARNING: ("Warnings", "Jobs run, but late, at a higher price, or with less safety.", "due"),
+    Severity.PROBLEM: ("Problems", "Jobs do not run, or may be lost, until these are fixed.", "bad"),
+    Severity.WARNING: ("Warnings", "Jobs run, but late, at a higher cost, or with less safety.", "due"),
     Severity.NOTE: ("Notes", "Good to know.", "off"),
 }
 """The groups of the screen, the worst first: each with its heading, what it means, and the class of its sign."""

@@ -118,7 +118,7 @@ def _kind_of(holder: Holder, known: set[str]) -> str | None:
 
 def _fate_of_other(holder: Holder, kind: str, now: datetime, *, is_one_alive: bool) -> str:
     if kind == "no holder":
-        return "Another program wrote them so. A live instance makes them due again after its lock_timeout."
+        return "Another program left them in this state. A live instance makes them due again after its lock_timeout."
     if holder.silent_since is None:
         return ""
     if kind == "Node":

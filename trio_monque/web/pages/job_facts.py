@@ -74,10 +74,10 @@ def facts_of_run(job: Job, instances: Sequence[Instance], now: datetime) -> Sequ
     found.append(_time_limit(job, None if holder is None else holder.time_limits.get(job.name)))
     if claim.cancel_requested_at is not None:
         note = f"{ago(claim.cancel_requested_at, now)}; the handler has not ended yet"
-        found.append(Fact("Cancel asked", at=claim.cancel_requested_at, note=note))
+        found.append(Fact("Cancel requested", at=claim.cancel_requested_at, note=note))
     found.append(Fact("If it fails", after_a_failure(job)))
     if job.again is not None:
-        found.append(Fact("Then again", "once more, with newer data that a call has left"))
+        found.append(Fact("Then again", "again, with newer data from a later call"))
     return found
 
 
@@ -114,7 +114,7 @@ def after_a_failure(job: Job) -> str:
     if left > 0:
         return f"again after a delay, with {counted(left, 'attempt')} left"
     if job.schedule is not None and job.schedule.on_exhausted != "fail":
-        return "this occurrence is given up; the next one runs"
+        return "its schedule continues with the next occurrence"
     return "it has failed for good"
 
 
@@ -199,7 +199,7 @@ def _as_child(job: Job, cancelled: Reason | None) -> Iterator[Fact]:
             note = f"failed in the same block{f', and {grouped(more)} more' if more else ''}"
             yield Fact("Cancelled by", first, note=note, parts=("jobs", first), is_code=True)
         case Reason("by_run", {"run": run}):
-            yield Fact("Cancelled by", f"run {grouped(run)} of its parent, or by the end of that")
+            yield Fact("Cancelled by", f"run {grouped(run)} of its parent, or by the end of that run")
         case Reason("by_deletion"):
             yield Fact("Cancelled by", "the deletion of its parent")
         case Reason("by_start_by", {"start_by": start_by}):

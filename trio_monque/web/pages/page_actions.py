@@ -51,7 +51,7 @@ RETRY: Final = PageAction(
     bulk_permission="retryBulk",
     states=frozenset({"failed", "cancelled"}),
     before="Each becomes due at once, with all its attempts.",
-    before_all=f"They become due within {DEFAULT_SPREAD:.0f} seconds, evenly, with all their attempts.",
+    before_all=f"They become due evenly over {DEFAULT_SPREAD:.0f} seconds, with all their attempts.",
     past="requeued",
 )
 CANCEL: Final = PageAction(
@@ -89,7 +89,8 @@ MOVE: Final = PageAction(
     label="Move",
     permission="reschedule",
     states=frozenset({"due", "later"}),
-    before="It becomes due then, or at once if that has passed. A schedule goes on by its expression after this run.",
+    before="It becomes due at that time, or at once if it has passed. A schedule continues by its expression after "
+    "this run.",
     past="moved",
     asks=True,
 )
@@ -99,7 +100,7 @@ DELETE: Final = PageAction(
     permission="delete",
     bulk_permission="deleteBulk",
     states=frozenset({"due", "later", "failed", "done", "cancelled"}),
-    before="They are gone, with their results and errors. This cannot be undone.",
+    before="They are deleted, with their results and errors. This cannot be undone.",
     past="deleted",
     asks=True,
     is_danger=True,
@@ -109,7 +110,7 @@ PAUSE: Final = PageAction(
     label="Pause",
     permission="pause",
     states=frozenset(),
-    before="No instance starts jobs of this name until it is resumed. What runs goes on.",
+    before="No instance starts jobs of this name until it is resumed. Running jobs continue.",
     past="paused",
     asks=True,
 )
@@ -155,8 +156,8 @@ def notice_of(done: str | None, number: str | None, refused: str | None) -> str 
     count, left = _number(number), _number(refused)
     are = "is" if count == 1 else "are"
     noun = "document" if action is READMIT else "job"
-    sentence = f"{counted(count, noun)} {are} {action.past}." if count or left else f"No {noun} was left to be changed."
-    return f"{sentence} {counted(left, 'job')} could not be changed: look at their state." if left else sentence
+    sentence = f"{counted(count, noun)} {are} {action.past}." if count or left else f"No {noun} was left to change."
+    return f"{sentence} {counted(left, 'job')} could not be changed: check their state." if left else sentence
 
 
 def _number(text: str | None) -> int:

@@ -108,7 +108,7 @@ async def _of_one(form: Form, dashboard: Dashboard) -> Step:
     if action in (RUN_NOW, MOVE):
         at = await server_time_of(dashboard.monque) if action is RUN_NOW else form.at
         if at is None:
-            raise RefusedRequestError(400, "Choose when the job is to be due")
+            raise RefusedRequestError(400, "Choose when the job is due")
         return Step(_ROUTES["rescheduleJob"], RequestParts(body=body_of_reschedule(at), id_text=job_id))
     return Step(_ROUTES[f"{action.key}Job"], RequestParts(id_text=job_id))
 

@@ -239,8 +239,8 @@ async def _error_page(request: Request, dashboard: Dashboard, error: Exception) 
     except RefusedRequestError:
         root = ""
     if isinstance(error, MonqueConnectionError):
-        logger.warning("the dashboard got no answer from the database", exc_info=error)
-        shown = RefusedRequestError(503, "The database does not answer. The page tries again when you reload it.")
+        logger.warning("the database did not answer the dashboard", exc_info=error)
+        shown = RefusedRequestError(503, "The database does not answer. Reload the page to try again.")
     else:
         shown = refusal_of(error)
     view = View(

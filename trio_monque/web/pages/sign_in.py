@@ -71,7 +71,7 @@ class SignIn:
         given = dict(pairs_in(await form_bytes(request)))
         session = self.link.exchange(given.get("token", ""))
         if session is None:
-            return _page(root, "This link was used, or is older than ten minutes", CLOSED, None, 403)
+            return _page(root, "This link was already used, or is older than ten minutes", CLOSED, None, 403)
         answer = RedirectResponse(f"{root}/", 303)
         answer.set_cookie(
             self.cookie,

@@ -69,61 +69,69 @@ def _text(value: Any) -> str:
 
 
 _HOLDERS: Final = {
-    "ended": "it has no entry among the instances, so it has ended",
-    "alive": "its process {pid} on {host} is alive, and does not renew them",
+    "ended": "it has ended, as it has no entry in the fleet",
+    "alive": "its process {pid} on {host} is alive, but does not renew them",
     "silent": "its process {pid} on {host} has sent no heartbeat for {ago}",
 }
 _START: Final = "Start a worker for it. If the name is misspelt, correct it where jobs are enqueued, and cancel these."
 _ELSEWHERE: Final = "Store the data elsewhere, such as in a file, and enqueue a reference to it."
-_OWN_INDEX: Final = "No worker starts with it. Drop it when no worker runs: the next one creates the right index."
+_OWN_INDEX: Final = (
+    "No worker starts while it exists. Drop it while no worker is running: the next one creates the right index."
+)
 
 _TEXTS: Final[Mapping[str, tuple[str, str]]] = {
     "old-server": (
-        "The server runs MongoDB {version}, and this library is made for {oldest} or later.",
+        "The server runs MongoDB {version}; this library supports {oldest} or later.",
         "Upgrade the server.",
     ),
     "standalone-server": (
-        "The server is a standalone server: it has no change streams, no transactions and no failover.",
+        "The server is standalone: it has no change streams, transactions or failover.",
         "Make it a replica set of one member. Until then workers poll, and a job starts up to poll_interval late.",
     ),
     "no-primary": (
         "The replica set has no primary, so nothing can be enqueued, claimed or settled. Its members: {members}.",
-        "Start the members that are down, until a majority of them is up.",
+        "Start members that are down until a majority is up.",
     ),
     "no-majority": (
         (
-            "Only {up} members of the replica set hold data and are up, and a majority write needs {needed}. Its "
+            "Data-bearing members of the replica set that are up: {up}. A majority write needs {needed}. Its "
             "members: {members}."
         ),
-        "Start the members that are down. An arbiter holds no data, and acknowledges nothing.",
+        "Start the members that are down. An arbiter holds no data and acknowledges nothing.",
     ),
     "member-down": (
         "Member {member} of the replica set is in state {state}.",
-        "Start it, or look at its log: with fewer members, the next failure may stop all writes.",
+        "Start it, or check its log: with fewer members, the next failure may stop all writes.",
     ),
     "members-hidden": (
-        "This user may not ask for the state of the members, so it was not looked at.",
-        "Grant the role clusterMonitor to the user, if you want to know.",
+        "This user may not read the state of the members, so it was not checked.",
+        "To check them, grant the role clusterMonitor to the user.",
     ),
     "direct-connection": (
-        "The connection string names one member only (directConnection=true): after an election, no primary is found.",
-        "Remove directConnection from it, and name the set.",
+        (
+            "The connection string names a single member (directConnection=true): after an election, the client cannot "
+            "find the new primary."
+        ),
+        "Remove directConnection and name the replica set.",
     ),
     "clock-off": (
         "The clock of this machine is {seconds} {direction} the server's.",
-        "Set the clock, for example with NTP: a run_at that a program here computes is wrong by that much.",
+        "Synchronize the clock, for example with NTP: a run_at that a program here computes is off by that much.",
     ),
     "member-clock-off": (
         "The clock of member {member} is {seconds} {direction} that of {other}.",
-        "Set the clocks of the servers, for example with NTP: after an election jobs become due that much off.",
+        (
+            "Synchronize the clocks of the servers, for example with NTP: after an election, jobs become due that much "
+            "earlier or later."
+        ),
     ),
     "small-pool": (
-        "The pool of the client has {size} connections, and a scheduler needs {needed}.",
+        "The client's connection pool has {size} connections, and a scheduler needs {needed}.",
         "Set maxPoolSize={needed} or more in the connection string, or remove it.",
     ),
     "server-full": (
         "The server has {used} connections, and accepts {available} more.",
-        "Raise its limit, or let fewer programs connect: a scheduler needs up to {needed}.",
+        "Raise its limit, or connect fewer programs: a scheduler needs up to {needed}.",
     ),
     "no-change-stream": (
         "The change stream cannot be opened, so workers poll: {problem}",
@@ -134,7 +142,7 @@ _TEXTS: Final[Mapping[str, tuple[str, str]]] = {
             "Schedulers follow {count} change streams, and the server writes {writes} documents a second. Reading them "
             "for each stream takes about {share} of a core."
         ),
-        "If jobs of other processes may start a little later, polls are cheaper: pass change_stream=False.",
+        "If jobs from other processes may start a little later, polling is cheaper: pass change_stream=False.",
     ),
     "no-collection": (
         "The database {database} has no collection {collection}.",
@@ -149,28 +157,28 @@ _TEXTS: Final[Mapping[str, tuple[str, str]]] = {
         "A worker creates it at its start, unless skip_index_creation is set. Create it at a quiet time.",
     ),
     "other-index-definition": (
-        "The index {index} has another definition than this version of the library makes.",
+        "The definition of the index {index} differs from the one that this version of the library creates.",
         _OWN_INDEX,
     ),
     "index-under-other-name": (
-        "The index {other} has the definition of {index}, so that one cannot be created.",
+        "The index {other} has the definition of {index}, so {index} cannot be created.",
         _OWN_INDEX,
     ),
     "node-indexes": (
-        "The collection has {count} indexes of Monque for Node, which make claims dearer: {names}.",
+        "The collection has {count} indexes of Monque for Node, which make claims more expensive: {names}.",
         "Drop them if no Node program uses this collection any more.",
     ),
     "surplus-index": (
-        "The index {index} belongs to neither this library nor Monque for Node, and makes every claim dearer.",
-        "Drop it if no query of yours needs it.",
+        "The index {index} belongs to neither this library nor Monque for Node, and makes every claim more expensive.",
+        "Drop it if none of your queries needs it.",
     ),
     "unique-index": (
         "The unique index {index} belongs to neither this library nor Monque for Node: the server may refuse jobs.",
-        "Drop it. To have one job for a key, use unique_key.",
+        "Drop it. To allow only one job per key, use unique_key.",
     ),
     "expiring-index": (
-        "The index {index} makes the server delete documents after {seconds}, pending and running jobs too.",
-        "Drop it, and use the retention of a scheduler, which deletes ended jobs only.",
+        "The index {index} makes the server delete documents after {seconds}, including pending and running jobs.",
+        "Drop it, and use the retention of a scheduler, which deletes only ended jobs.",
     ),
     "unserved-query": (
         "No index serves {query}: the server reads the whole collection, or sorts it.",
@@ -184,13 +192,19 @@ _TEXTS: Final[Mapping[str, tuple[str, str]]] = {
     "dead-instance": (
         (
             "Instance {instance} (process {pid} on {host}) sent its last heartbeat {ago} ago: it died, is frozen, or "
-            "does not reach the database."
+            "cannot reach the database."
         ),
-        "See what became of that process, and start another one if it is gone. Live instances rescue its jobs.",
+        "Check that process, and start another one if it is gone. Live instances rescue its jobs.",
     ),
     "overdue-threads": (
-        "Plain handlers of {name} that go on although their runs were cancelled: {count}, most of them in {instance}.",
-        "Each holds a slot until it returns. Give the call that they wait for a timeout; a restart frees the slots.",
+        (
+            "Plain handlers of {name} that are still running although their runs were cancelled: {count}, most of "
+            "them in {instance}."
+        ),
+        (
+            "Each occupies a slot until it returns. Set a timeout on the call that they wait for; a restart frees the "
+            "slots."
+        ),
     ),
     "blocked-loop": (
         "{culprit} blocked the event loop of {instance} for {seconds}, {ago} ago: {times} since its start.",
@@ -202,7 +216,10 @@ _TEXTS: Final[Mapping[str, tuple[str, str]]] = {
     ),
     "no-holder": (
         "Jobs in processing without a holder: {count}, for example {job}.",
-        "{start}Another program wrote them so. A live instance makes them pending again after its lock_timeout.",
+        (
+            "{start}Another program left them in this state. A live instance makes them pending again after its "
+            "lock_timeout."
+        ),
     ),
     "stuck-node-jobs": (
         "Jobs in processing under {instance}, of another library, whose claims were not renewed for {silent}: {count}.",
@@ -210,104 +227,106 @@ _TEXTS: Final[Mapping[str, tuple[str, str]]] = {
     ),
     "node-peer": (
         "{instance} belongs to Monque for Node, which works on this collection too. Jobs that it holds: {count}.",
-        "It ignores pauses, time zones and the limits of single jobs.",
+        "It ignores pauses, time zones and the limits of individual jobs.",
     ),
-    "unknown-name": ("No live instance runs the name {name}. Pending jobs of it: {pending}.{hint}", _START),
+    "unknown-name": ("No live instance runs jobs named {name}. Pending jobs: {pending}.{hint}", _START),
     "no-such-name": ("No job has the name {name}, and no live instance runs it.{hint}", "Check the name."),
     "paused-name": (
-        "The name {name} is paused{since_and_by}. Due jobs of it: {due}.",
+        "The name {name} is paused{since_and_by}. Due jobs: {due}.",
         "Resume it when its jobs may run.",
     ),
     "backlog": (
-        "Due jobs of the name {name}: {due}, the oldest for {ago}.",
-        "The instances do not keep up: start further ones, or raise the concurrency of that worker.",
+        "Due jobs named {name}: {due}; the oldest has waited {ago}.",
+        "The instances cannot keep up: start more of them, or raise the concurrency of that worker.",
     ),
     "long-runs": (
         (
-            "Due jobs of the name {name}: {due}, the oldest for {ago}. The running jobs of it ({running}) were all "
-            "claimed more than a minute ago: job {job} has run longest, for {longest}."
+            "Due jobs named {name}: {due}; the oldest has waited {ago}. All running jobs of this name ({running}) "
+            "were claimed "
+            "more than a minute ago; job {job} has run longest, for {longest}."
         ),
         (
-            "Look at it. If it hangs, cancel it, and give its worker a timeout. If jobs of the name take so "
-            "long, start further instances, or raise the concurrency of that worker."
+            "Inspect it. If it hangs, cancel it, and give its worker a timeout. If such jobs normally take this long, "
+            "start more instances, or raise the concurrency of that worker."
         ),
     ),
     "not-starting": (
         (
-            "Due jobs of the name {name}: {due}, the oldest for {ago}. Slots are free in {instance}, but these jobs do "
+            "Due jobs named {name}: {due}; the oldest has waited {ago}. Slots are free in {instance}, but these jobs "
+            "do "
             "not start."
         ),
         (
-            'Look in the log of {instance} for "passed over": the server may refuse to have these jobs claimed. If '
-            "jobs of the name do start, and end at once, start further instances."
+            'Look in the log of {instance} for "skipped job": the server may refuse claims on these jobs. If '
+            "jobs of this name do start, and end at once, start more instances."
         ),
     ),
     "poison-job": (
         (
-            "Jobs of the name {name} ({status}) that may kill their process: {count}. Claims on one of them died "
-            "{deaths} times in a row."
+            "Jobs named {name} ({status}) that may kill their process: {count}. On one of them, {deaths} claims in a "
+            "row died."
         ),
-        "Look at one, for example {job}: what does it do to its process? When that is repaired, retry it.",
+        "Inspect one, for example {job}: what does it do to its process? Once that is fixed, retry it.",
     ),
     "failing-name": (
-        "{name} fails: {failed} of {attempts} attempts in the last {seconds}. Failed for good: {failed_for_good}.",
-        "Look at one of its failed jobs, or at one that will be tried again: its page has the traceback.",
+        "{name} is failing: {failed} of {attempts} attempts in the last {seconds}. Failed for good: {failed_for_good}.",
+        "Inspect one of its failed jobs, or one that will be retried: its page has the traceback.",
     ),
     "failing-job": (
-        "Jobs of the name {name} that failed {failures} times in a row or more: {count}, one of them with: {reason}",
-        "Repair what the error names, or cancel the job {job}.",
+        "Jobs named {name} that failed at least {failures} times in a row: {count}, one of them with: {reason}",
+        "Fix what the error names, or cancel job {job}.",
     ),
     "failed-jobs": (
-        "Jobs of the name {name} that failed for good within the last day: {count}, one of them with: {reason}",
-        "Repair what the error names, and retry them.",
+        "Jobs named {name} that failed for good in the last day: {count}, one of them with: {reason}",
+        "Fix what the error names, and retry them.",
     ),
     "rescued-jobs": (
-        "Jobs taken from dead instances within the last day that have not completed since: {count}.",
-        "One death after a restart is ordinary. If there are many, find out why processes end.",
+        "Jobs rescued from dead instances in the last day that have not completed since: {count}.",
+        "One death after a restart is normal. If there are many, find out why processes die.",
     ),
     "not-started-in-time": (
         (
-            "Jobs of the name {name} that were cancelled within the last day, as no run began before their start_by: "
+            "Jobs named {name} that were cancelled in the last day because no run began before their start_by: "
             "{count}, for example {job}."
         ),
         (
-            "Find out why they waited: no worker ran, or none had a free slot. A retry lets a job run after all, "
-            "without its limit."
+            "Find out why they waited: no worker ran, or none had a free slot. A retry runs a job after all, without "
+            "its limit."
         ),
     ),
     "owed-follow-ups": (
-        "Jobs of the name {name} that have ended and still owe a follow-up: {count}, the oldest for {ago}.",
-        "Start a worker whose `then` makes it. If one runs, its function raises: look at its log.",
+        "Ended jobs named {name} whose follow-up was not enqueued yet: {count}; the oldest has waited {ago}.",
+        "Start a worker whose `then` creates it. If one is running, its function raises: look at its log.",
     ),
     "bad-schedule": (
-        "Schedules of the name {name} ({status}) that cannot be understood: {count}, for example {job}: {problem}",
-        "Delete it, and declare it again with a right line.",
+        "Schedules named {name} ({status}) that cannot be parsed: {count}, for example {job}: {problem}",
+        "Delete it, and declare it again with a valid expression.",
     ),
     "unknown-time-zone": (
-        "Schedules of the name {name} ({status}) whose time zone this machine does not know: {count}: {problem}",
-        "Install the package tzdata on machines that run it, or declare the schedule again with another zone.",
+        "Schedules named {name} ({status}) whose time zone this machine does not know: {count}: {problem}",
+        "Install the package tzdata on the machines that run it, or declare the schedule again with another zone.",
     ),
     "ended-schedule": (
         (
-            "Schedules of the name {name} that were cancelled, so that they do not recur: {count}, the last one "
-            "({schedule}) at {at}."
+            "Cancelled schedules named {name}, which no longer recur: {count}; the last one ({schedule}) was "
+            "cancelled at {at}."
         ),
-        "A retry lets it run now, and then by its schedule. Delete it if nothing needs it any more.",
+        "A retry runs it now, and then on its schedule. Delete it if nothing needs it any more.",
     ),
     "broken-document": (
         "Documents that cannot be run: {count}, for example {document}: {problem}.",
-        "Repair or delete each. Until then schedulers skip them, and look at them again every minute.",
+        "Repair or delete each. Until then, schedulers skip them, and check them again every minute.",
     ),
     "oversized-document": (
-        "Jobs of the name {name} without room for a claim, which never run: {count}. Job {job} has {size} bytes.",
+        "Jobs named {name} without room for a claim, which never run: {count}. Job {job} has {size} bytes.",
         "Delete it. " + _ELSEWHERE,
     ),
     "nearly-full-document": (
-        "Jobs of the name {name} whose result or errors may not fit: {count}. Job {job} has {size} bytes of 16 MiB.",
+        "Jobs named {name} whose result or errors may not fit: {count}. Job {job} has {size} bytes of 16 MiB.",
         _ELSEWHERE,
     ),
     "unanswered": (
-        "The database did not answer one question: {problem}",
-        "Look again when the server is less busy, or with a user who has the right.",
+        "Not everything could be checked: {problem}",
+        "Check again when the server is less busy, or as a user with the required rights.",
     ),
 }

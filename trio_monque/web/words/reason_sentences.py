@@ -48,7 +48,7 @@ def _is_served(values: Values) -> str:
     run = "runs" if number == 1 else "run"
     full = ": all slots are taken" if values["is_full"] else ""
     held = counted(values["held"], "job")
-    return f"{counted(number, 'live instance')} {run} its name, with {held} of it under way{full}."
+    return f"{counted(number, 'live instance')} {run} its name, with {held} of it running{full}."
 
 
 def _runs(values: Values) -> str:
@@ -78,19 +78,19 @@ def _cancelled(values: Values) -> str:
 
 
 def _retry(values: Values) -> str:
-    again = "run now, and then by its schedule" if values["is_recurring"] else "run again"
-    return f"A retry lets it {again}, with all its attempts"
+    again = "now, and then on its schedule" if values["is_recurring"] else "again"
+    return f"A retry runs it {again}, with all its attempts"
 
 
 _SENTENCES: Final[Mapping[str, Callable[[Values], str]]] = {
     "has_owner": lambda values: (
-        f"It is pending and still has an owner, {values['by']}, so no scheduler claims it: another program wrote that. "
-        "Cancel it and retry it."
+        f"It is pending and still has an owner, {values['by']}, so no scheduler claims it: another program left it in "
+        "this state. Cancel it and retry it."
     ),
     "not_due": _not_due,
     "paused": lambda values: f"The name {values['name']} is paused{since_and_by(values['since'], values['by'])}.",
     "no_instances": lambda _: "No live instance has an entry in the database. Monque for Node works without entries.",
-    "all_draining": lambda _: "Each instance that runs its name is shutting down, and claims nothing more.",
+    "all_draining": lambda _: "All instances that run its name are shutting down, and claim nothing more.",
     "not_served": _not_served,
     "is_due": _is_due,
     "is_served": _is_served,
@@ -99,11 +99,11 @@ _SENTENCES: Final[Mapping[str, Callable[[Values], str]]] = {
         "such job at a time."
     ),
     "nothing_known": lambda _: (
-        "Nothing seems to keep it: look again in a few seconds, then look in the log of the worker for its id."
+        "Nothing seems to hold it up: look again in a few seconds, then look in the log of the worker for its id."
     ),
     "runs": _runs,
     "is_silent": _is_silent,
-    "no_rescuer": lambda _: "No other live instance is there to rescue it.",
+    "no_rescuer": lambda _: "No other live instance can rescue it.",
     "cancel_requested": lambda values: f"Its cancellation was requested {length(values['seconds'])} ago.",
     "completed": lambda _: "It has completed.",
     "failed": lambda values: f"It has failed for good. {_retry(values)}.",

@@ -77,7 +77,7 @@ class Holder:
     by_name: Mapping[str, RunsOfName] = field(default_factory=dict)
 
 
-@command("look at the running jobs", writes=False)
+@command("read the running jobs", writes=False)
 def look_at_claims(jobs: JobCollection, now: datetime, name: str | None = None) -> Sequence[Holder]:
     """Return the holders of MOST_CLAIMS running jobs at most, of one name or of all. Needs the index `HELD`."""
     of_name = {} if name is None else {FIELD["name"]: name}
@@ -114,7 +114,7 @@ def numbers_held(jobs: JobCollection) -> Mapping[str, Count]:
     return {row["_id"]: Count(row["count"], is_capped) for row in rows if isinstance(row["_id"], str)}
 
 
-@command("look at the jobs of the instance", writes=False)
+@command("read the jobs of the instance", writes=False)
 def jobs_held_by(jobs: JobCollection, instance_id: str, limit: int) -> Sequence[Job]:
     """Return the running jobs that an instance holds, the longest held first, without their large fields."""
     held = {**CLAIMED, FIELD["claim.by"]: instance_id}

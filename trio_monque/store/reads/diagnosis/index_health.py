@@ -180,13 +180,13 @@ def explained_queries(names: Sequence[str], now: datetime) -> Mapping[str, tuple
     of_date = ((indexes.LISTING, "next_run_at"), (indexes.CREATED, "created_at"))
     return {
         **{
-            f"the look for due jobs of {name!r}": (
+            f"the query for due jobs of {name!r}": (
                 indexes.CLAIM,
                 {"filter": filter_of(claimable([name], now)), "sort": dict(CLAIM_ORDER)},
             )
             for name in names
         },
-        "the look at running jobs": (indexes.HELD, {"filter": CLAIMED, "sort": dict(IN_ORDER)}),
+        "the query for running jobs": (indexes.HELD, {"filter": CLAIMED, "sort": dict(IN_ORDER)}),
         **{
             f"the list of jobs by {attribute}": (
                 index,
@@ -204,7 +204,7 @@ def explained_queries(names: Sequence[str], now: datetime) -> Mapping[str, tuple
     }
 
 
-@command("ask how the server answers a query", writes=False)
+@command("read the plan of a query", writes=False)
 def explain(jobs: JobCollection, query: str, index: IndexModel, search: Mapping[str, Any]) -> Plan:
     """Return the plan of a query as this library sends it: with its index as a hint, or without if that is missing.
 

@@ -124,7 +124,7 @@ def _count(value: object) -> int:
     return int(value) if isinstance(value, int | float) else 0
 
 
-@command("look at the failed jobs", writes=False)
+@command("read the failed jobs", writes=False)
 def failed_jobs(
     jobs: JobCollection, name: str | None = None, since: datetime | None = None
 ) -> tuple[Sequence[FailedJob], bool]:

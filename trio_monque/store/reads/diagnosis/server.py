@@ -88,7 +88,7 @@ class ServerConnections:
     available: int | None = None
 
 
-@command("ask the server what it is", writes=False)
+@command("ask the server for its type", writes=False)
 def look_at_server(jobs: JobCollection) -> Server:
     """Return what any member reports, also if there is no primary."""
     client = jobs.collection.database.client

@@ -61,7 +61,7 @@ def _follows(pipeline: Any, namespace: Mapping[str, str]) -> bool:
     return False
 
 
-@command("ask the server how much it has written", writes=False)
+@command("ask the server for its write counters", writes=False)
 def look_at_writes(jobs: JobCollection) -> WriteTotals | None:
     """Return what the server has written since its start; None if that may not be asked."""
     found = permitted(lambda: ask(jobs, "serverStatus", **_ONLY_METRICS))
