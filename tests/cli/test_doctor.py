@@ -226,7 +226,7 @@ def test_name_whose_attempts_fail(doctor: Doctor, db: Database) -> None:
         'Jobs named "it\'s odd" are failing: 3 of 3 attempts in the last 600 s. Failed for good: 1.'
     ]
     (finding,) = (one for one in found.findings if one["kind"] == "failing-name")
-    assert finding["advice"].startswith("""Look at one of them: `trio-monque jobs --name 'it'"'"'s odd' --status""")
+    assert finding["advice"].startswith("""Inspect one: `trio-monque jobs --name 'it'"'"'s odd' --status""")
     assert len(doctor.looks().sentences("failing-name")) == 2
 
 

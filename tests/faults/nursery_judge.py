@@ -28,7 +28,10 @@ def judge(db: Database, found: Witnessed, numbers: dict[Any, int], roots: int, r
         if (one["status"], one.get("result")) != ("completed", expected_of(number)):
             wrong.append((number, one["status"], one.get("result"), one.get("failReason"), one["attempts"]))
         assert "ownScope" not in one
-        assert one["failCount"] == 0, one
+        # A stall of the servers may be longer than the limit of a transaction, which is a failed attempt.
+        failures = [failure["error"] for failure in one.get("errors", ())]
+        assert all(failure.startswith("TransactionTimeoutError") for failure in failures), one
+        assert one["failCount"] == len(failures), one
     assert wrong == []
     assert found.live() == []
     twice = [one for one, count in found.completions.items() if count > 1]

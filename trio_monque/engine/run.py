@@ -302,6 +302,12 @@ class Run(Generic[ClaimT]):
         return self._terms.renew_by(self._sent)
 
     @property
+    def lacks_renewal(self) -> bool:
+        """Whether an outage of the renewals leaves less than half an interval until `renew_by`."""
+        is_late = self.renew_by - self._clock.current_time() < self._terms.heartbeat_interval / 2
+        return is_late and self.is_renewable
+
+    @property
     def renewable_until(self) -> float:
         """When the heartbeat stops renewing its claim, on trio's clock; see `ClaimTraits.renewal_limit`."""
         return self.claimed_at + self._renewal_limit

@@ -75,7 +75,7 @@ class TransactionThread(Generic[ClaimT, R]):
     def begin_limit(self) -> None:
         now = trio.current_time()
         self.limit = min(self.run.renew_by, now + LONGEST)
-        # In an outage of the renewals, `renew_by` may be over.
+        # Of a claim that is not renewed any more (`is_renewable`), `renew_by` may be over.
         self.seconds = max(0.0, self.limit - now)
 
     def give_up(self) -> bool:

@@ -1,6 +1,8 @@
 """Transactions of claims, from begin to end; of jobs and of documents in the same way.
 
-1. A transaction waits for its turn, while its claim is renewed: a hundred runs may be queued for one.
+1. A transaction waits for its turn, while its claim is renewed: a hundred runs may be queued for one. In an outage of
+   the renewals it waits for the next one: its function would have no time, and an outage fails no attempt. If no
+   renewal succeeds, the claim is lost, which counts no attempt either.
 2. Then the renewals of its claim pause (`Control.settle_by`), since each would be a conflict, and the effects would be
    written again.
 3. So its function has a limit: what is left of the lease, and 60 seconds at most. Without this limit, the lease would
@@ -23,7 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 import outcome
 import trio
@@ -45,6 +47,9 @@ logger = logger_of("host")
 ClaimT = TypeVar("ClaimT")
 SettlementT = TypeVar("SettlementT")
 R = TypeVar("R")
+
+LOOK_INTERVAL: Final = 0.25
+"""Seconds between two looks whether the claim of a transaction was renewed. Only in an outage."""
 
 SettlementT_co = TypeVar("SettlementT_co", covariant=True)
 R_contra = TypeVar("R_contra", contravariant=True)
@@ -102,6 +107,9 @@ class Transactions(Generic[ClaimT, SettlementT]):
         await self._turns.acquire_on_behalf_of(turn)
         thread = TransactionThread(run, transactional, function, self._time, self._beats)
         try:
+            while run.lacks_renewal:
+                _check_open(run, transactional.item)
+                await trio.sleep(LOOK_INTERVAL)
             _check_open(run, transactional.item)
             written = await self._control.settle_by(run, partial(self._write, thread, transactional))
         finally:

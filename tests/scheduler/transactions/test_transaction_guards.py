@@ -24,7 +24,6 @@ from trio_monque.errors import (
     MonqueConnectionError,
     MonqueError,
     ShortageError,
-    TransactionTimeoutError,
 )
 from trio_monque.host import transaction_thread
 from trio_monque.store.driver import transaction_attempts
@@ -178,30 +177,39 @@ async def test_shielded_handler_whose_run_is_cancelled_meanwhile_learns_that_not
     assert balance(accounts) == 0
 
 
-async def test_transaction_for_which_no_time_is_left_calls_nothing_and_names_no_negative_limit(
+@pytest.mark.parametrize("ends_after", [1, 60])
+async def test_transaction_in_an_outage_of_the_renewals_waits_and_no_attempt_fails(
     open_test_scheduler: SchedulerOpener,
+    monque: Monque,
     accounts: Collection,
     autojump_clock: MockClock,
     monkeypatch: pytest.MonkeyPatch,
+    ends_after: int,
 ) -> None:
-    """In an outage of the renewals: the claim is still held, and should have been renewed five seconds ago."""
+    """The claim is still held, and should have been renewed five seconds ago: its function would have no time."""
     monkeypatch.setattr(pauses, "REAL_TIME_BUDGET", 0.0)  # An outage takes virtual time.
-    workers, errors, calls = Workers(), list[TransactionTimeoutError](), list[ClientSession]()
+    workers, calls = Workers(), list[int]()
 
-    @workers.register("pay")
+    @workers.register("pay", max_attempts=1)
     async def pay(job: RunningJob[Any]) -> None:
+        def paid(session: ClientSession) -> None:
+            calls.append(job.attempt)
+            deposit(accounts, session)
+
         await trio.sleep(75)
-        with pytest.raises(TransactionTimeoutError) as caught:
-            await job.transaction(calls.append)
-        errors.append(caught.value)
+        await job.transaction(paid)
 
     async with open_test_scheduler(workers) as scheduler:
         with outage(scheduler):
-            await scheduler.enqueue("pay")
-            await advance(76)
-    (error,) = errors
-    assert (error.limit, calls) == (0.0, [])
-    assert "longer than 0 s" in str(error)
+            job = await scheduler.enqueue("pay")
+            await advance(75 + ends_after)
+            assert calls == []
+        await drain(scheduler)
+    after = await stored(monque, job)
+    assert (after.status, after.fail_count, balance(accounts)) == ("completed", 0, 1)
+    # After a minute, its claim was lost: that counts no attempt.
+    assert len(calls) == 1
+    assert (scheduler.statistics().claims_lost > 0) is (ends_after == 60)
 
 
 async def test_scope_of_the_handler_does_not_lift_the_limit(
