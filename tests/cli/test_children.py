@@ -73,7 +73,7 @@ async def test_signals_that_come_while_a_process_is_started_are_sent_to_it_then(
         assert (await several.run_one(1, 1, lambda: None))[0] == 0
     # Two kinds: of two pending ones of one kind, a process gets only one.
     assert stand.sent == [signal.SIGTERM, signal.SIGINT]
-    assert several.report().not_ready == ("process 1: the process does not run",)
+    assert several.report().not_ready == ("process 1: the process is not running",)
 
 
 async def test_each_further_signal_is_sent_too(starts: Callable[[Start], None]) -> None:

@@ -179,7 +179,7 @@ def test_document_that_is_not_a_job_is_left_out(command: Command, monque: Monque
         (["jobs", "--older-than", "2h", "--newer-than", "1h"], "--newer-than="),
         (
             ["jobs", "--fail-reason", "a", "--fail-reason-prefix", "b"],
-            "--fail-reason-prefix='b': cannot be given beside",
+            "--fail-reason-prefix='b': cannot be combined with",
         ),
         (["jobs", "--limit", "0"], "--limit"),
         (["jobs", "--data", "order"], "'order' must be KEY=VALUE"),

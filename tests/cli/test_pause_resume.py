@@ -28,7 +28,7 @@ def test_pause_and_resume_say_whether_they_changed_anything(
     assert command("pause").out == f"nothing is paused on {db.name}.monque_jobs\n"
     ended = command("pause", "send", "grüße")
     assert (ended.status, ended.lines, ended.err) == (0, ["paused send", "paused grüße"], "")
-    assert command("pause", "send").lines == ["send was paused already"]
+    assert command("pause", "send").lines == ["send was already paused"]
     pauses = Monque(db).sync.pauses()
     assert [(one.name, one.by) for one in pauses] == [("grüße", "dana"), ("send", "dana")]
     assert pauses[0].since is not None

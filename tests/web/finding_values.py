@@ -15,6 +15,8 @@ EVERY_VALUE: Final = {
     **dict.fromkeys(("name", "instance", "host", "job", "index", "other", "problem", "reason", "query", "status"), "x"),
     **dict.fromkeys(("version", "oldest", "member", "database", "collection", "document"), "y"),
     "pid": 4711,
+    "handler": "export",
+    "times": 3,
     "is_ahead": True,
     "is_alone": True,
     "share": 0.8,

@@ -248,7 +248,7 @@ def test_each_documented_kind_has_a_sentence() -> None:
         sentence_of(Reason("is_due", SAMPLE)) == "It has been due for 1 m 15 s, and 1 job of its name is due before it."
     )
     served = Reason("is_served", {**SAMPLE, "held": 2, "is_full": True})
-    assert sentence_of(served) == "1 live instance runs its name, with 2 jobs of it under way: all slots are taken."
+    assert sentence_of(served) == "1 live instance runs its name, with 2 jobs of it running: all slots are taken."
 
 
 def test_an_ended_job_says_what_a_retry_does() -> None:

@@ -68,7 +68,9 @@ BLOCKED_LATELY: Final = 900.0
 def _judge_loops(facts: JobFacts, live: Sequence[Instance]) -> Iterator[Finding]:
     for one in live:
         last = one.last_block
-        if last is None or facts.ago(last.at) > BLOCKED_LATELY or facts.name not in (None, last.name):
+        # It keeps the jobs of every name waiting that the instance runs.
+        concerns_it = facts.name in (None, last.name if last else None, *one.names)
+        if last is None or facts.ago(last.at) > BLOCKED_LATELY or not concerns_it:
             continue
         times = {"times": one.loop_blocked, "seconds": last.seconds, "ago": facts.ago(last.at)}
         yield found("blocked-loop", instance=one.id, handler=last.name, **times)

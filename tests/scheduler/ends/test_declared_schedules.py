@@ -115,8 +115,8 @@ async def test_restarted_older_release_keeps_the_newer_schedule_and_warns(
         (without, [], "0 8 * * *"),
         (old, [("INFO", "changed to")], "0 9 * * *"),
         (new, [("INFO", "changed to")], "0 10 * * *"),
-        (old, [("WARNING", "is kept")], "0 10 * * *"),
-        (without, [("WARNING", "is kept")], "0 10 * * *"),
+        (old, [("WARNING", "kept schedule")], "0 10 * * *"),
+        (without, [("WARNING", "kept schedule")], "0 10 * * *"),
         (new, [], "0 10 * * *"),
     ]
     job = None

@@ -51,7 +51,7 @@ def doctor(connection: Connection, *, name: str | None, collection: str, all_doc
     large collection in production. A number with a plus sign is a lower bound: its question reached its bound. With
     NAME, it looks at the jobs of this name only, and at more of them.
 
-    Exit status: 0 if nothing needs attention, 1 if anything does, 2 if it could not look.
+    Exit status: 0 if there is no problem or warning, 1 if there is one, 2 if it could not look. Notes do not count.
     """
     with invalid_options(), connection.open() as database:
         facts = examination(connection.uri, database, collection, name).facts(all_documents=all_documents)

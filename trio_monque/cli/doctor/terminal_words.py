@@ -322,9 +322,9 @@ _say(
     "blocked-loop",
     "{culprit} blocked the event loop of {instance} for {seconds} s, {ago} s ago. Times that its loop was blocked for "
     "longer than a second since its start: {times}.",
-    'The log of {instance} has the frames: look for "is blocked for". Make the handler a plain function, which runs in '
-    "a thread, or make the blocking call in a thread. While a loop is blocked, no job starts on it; on trio, no claim "
-    "is renewed either.",
+    'Now: pause the name, and restart the process. The log of {instance} has the frames: look for "is blocked for". '
+    "Make the handler a plain function, which runs in a thread, or make the blocking call in a thread. While a loop is "
+    "blocked, no job starts on it; on trio, no claim is renewed either.",
 )
 _say(
     "stuck-jobs",
@@ -361,7 +361,8 @@ _say(
     "unknown-name",
     "No live instance runs jobs named {name!r}{suggestion}. Pending jobs: {pending}.",
     "Start a worker for it: `trio-monque run MODULE:ATTRIBUTE`. If the name is misspelt, correct it where the jobs "
-    "are enqueued, and cancel these: `trio-monque cancel --name {quoted}`.",
+    "are enqueued. To run these all the same, register the old name, too, until they are done; to drop them: "
+    "`trio-monque cancel --name {quoted}`.",
 )
 _say(
     "no-such-name",
@@ -382,11 +383,11 @@ _say(
 _say(
     "long-runs",
     "Due jobs named {name!r}: {due}; the oldest has waited {ago} s. All running jobs of this name ({running}) were "
-    "claimed "
-    "more than a minute ago; job {job} has run longest, for {longest} s, since {since}.",
+    "claimed more than a minute ago; job {job} has run longest, for {longest} s, since {since}.",
     "Inspect it: `trio-monque show {job}`. If it hangs, cancel it: `trio-monque cancel {job}`, and give its worker a "
     "`timeout`. If such jobs normally take this long, start more worker processes, or raise the `concurrency` of that "
-    "worker. If that worker has free slots, see not-starting.",
+    "worker. If overdue-threads names it too, only a restart frees the slots. If that worker has free slots, see "
+    "not-starting.",
 )
 _say(
     "not-starting",
@@ -401,9 +402,9 @@ _say(
     "poison-job",
     "Jobs named {name!r} ({status}) that may kill their process: {count} (for example job {job}). On one of them, "
     "{deaths} claims in a row died.",
-    "Inspect one: `trio-monque show {job}`. Then check what the job does to its process: memory, native code, a call "
-    "that exits. Once that is fixed, `trio-monque retry {job}` runs it again; `trio-monque delete {job}` deletes it. "
-    "After `max_rescues` deaths it becomes `failed`.",
+    "If it still runs, end it: `trio-monque cancel {job}`. Inspect it: `trio-monque show {job}`. Then check what it "
+    "does to its process: memory, native code, a call that exits. Once it is fixed, `trio-monque retry {job}` runs it "
+    "again; `trio-monque delete {job}` deletes it. After `max_rescues` deaths it becomes `failed`.",
 )
 _say(
     "failing-name",
