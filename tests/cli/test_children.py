@@ -156,8 +156,8 @@ async def test_processes_that_do_not_answer_are_awaited_together(starts: Callabl
         several.end("enough")
         several.end("enough")
     assert reasons == (
-        "process 1: the process starts",
-        "process 2: the process starts",
+        "process 1: the process is starting",
+        "process 2: the process is starting",
         "process 3: the process has not answered for 1.5 s",
     )
     assert metrics == {}
