@@ -175,7 +175,7 @@ def test_handlers_that_blocked_the_event_loop_lately(doctor: Doctor, db: Databas
         f"{culprit} for 3.2 s, 60 s ago. "
         f"Times that its loop was blocked for longer than a second since its start: {times}."
         for culprit, times in [
-            ("A handler of the name 'report' blocked the event loop of w1", 7),
+            ("A handler of 'report' blocked the event loop of w1", 7),
             ("Something outside of the handlers blocked the event loop of w2", 1),
         ]
     ]

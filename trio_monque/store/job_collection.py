@@ -157,8 +157,7 @@ class JobCollection:
         if self.left_over.add(job.id, "", job.name):
             logger.warning(
                 "job %s is pending but still has claimedBy=%r; it is not claimed until that field is unset "
-                "(`trio-monque "
-                "repair ID --unset claimedBy`)",
+                "(`trio-monque repair ID --unset claimedBy`)",
                 job,
                 owner,
             )

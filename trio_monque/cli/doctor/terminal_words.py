@@ -123,7 +123,7 @@ def _of_clocks(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def _of_block(values: Mapping[str, Any]) -> dict[str, Any]:
     handler = values["handler"]
-    culprit = "Something outside of the handlers" if handler is None else f"A handler of the name {handler!r}"
+    culprit = "Something outside of the handlers" if handler is None else f"A handler of {handler!r}"
     return {"culprit": culprit, "seconds": f"{values['seconds']:.1f}"}
 
 
@@ -201,8 +201,7 @@ _say(
     "member-clock-off",
     "The clock of member {member} is {seconds} s {direction} that of {other}.",
     "Synchronize the clocks of the servers, for example with NTP: if that member becomes primary, jobs become due "
-    "that much "
-    "earlier or later.",
+    "that much earlier or later.",
 )
 _say(
     "small-pool",
@@ -226,8 +225,7 @@ _say(
     "Schedulers follow {count} change streams, and the server writes {writes} documents a second. It reads each "
     "document for each stream, which takes about {percent} of a core.",
     "If jobs from other processes may start a little later, polling is cheaper: `--no-change-stream --poll-interval "
-    "1`. "
-    "The processes of one `trio-monque run --processes N` share a stream.",
+    "1`. The processes of one `trio-monque run --processes N` share a stream.",
 )
 
 # --- Indexes ---
@@ -337,8 +335,7 @@ _say(
     "no-holder",
     "Jobs in `processing` without a holder: {count} (for example job {job}).",
     "{start}Another program left them in this state. A live instance makes them pending again when they are older "
-    "than its "
-    "`lock_timeout`.",
+    "than its `lock_timeout`.",
 )
 _say(
     "stuck-node-jobs",
@@ -392,8 +389,7 @@ _say(
 _say(
     "not-starting",
     "Due jobs named {name!r}: {due}; the oldest has waited {ago} s. Slots are free in {instance}, but these jobs do "
-    "not "
-    "start.",
+    "not start.",
     'Look in the log of {instance} for "skipped job": the server may refuse claims on these jobs, for example '
     "because of a validator of the collection. If jobs of this name do start, and end at once, the fleet cannot keep "
     "up: start more worker processes.",

@@ -122,8 +122,7 @@ def _tried_out(access: JobsAccess, text: str, repair: Repair) -> Trial:
     if trial.before.get(_STATUS) == JobStatus.PROCESSING and _STATUS in repair.fields:
         raise _RefusedError(
             "it is in `processing`, so its run may still be active: keep its status. Once it is a job, an instance "
-            "makes it "
-            "pending if its holder does not renew the claim"
+            "makes it pending if its holder does not renew the claim"
         )
     if trial.remaining is not None:
         more = (

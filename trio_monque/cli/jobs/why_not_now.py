@@ -145,8 +145,7 @@ _SENTENCES: Final[Mapping[str, Callable[[Values, Job], str]]] = {
     "is_suspect": _is_suspect,
     "nothing_known": lambda *_: (
         "Nothing seems to hold it up: look again in a few seconds, then ask `trio-monque doctor`, then look in the "
-        "log of "
-        "the worker for its id."
+        "log of the worker for its id."
     ),
     "runs": _runs,
     "is_silent": _is_silent,

@@ -242,8 +242,7 @@ _TEXTS: Final[Mapping[str, tuple[str, str]]] = {
     "long-runs": (
         (
             "Due jobs named {name}: {due}; the oldest has waited {ago}. All running jobs of this name ({running}) "
-            "were claimed "
-            "more than a minute ago; job {job} has run longest, for {longest}."
+            "were claimed more than a minute ago; job {job} has run longest, for {longest}."
         ),
         (
             "Inspect it. If it hangs, cancel it, and give its worker a timeout. If such jobs normally take this long, "
@@ -253,8 +252,7 @@ _TEXTS: Final[Mapping[str, tuple[str, str]]] = {
     "not-starting": (
         (
             "Due jobs named {name}: {due}; the oldest has waited {ago}. Slots are free in {instance}, but these jobs "
-            "do "
-            "not start."
+            "do not start."
         ),
         (
             'Look in the log of {instance} for "skipped job": the server may refuse claims on these jobs. If '
