@@ -35,7 +35,7 @@ OF_CLOCKS = 0.01
 def test_a_handler_that_blocks_the_loop_for_longer_than_a_lease_keeps_its_claim(
     db: Database, run: Run, caplog: pytest.LogCaptureFixture
 ) -> None:
-    workers = Workers()
+    workers, monque = Workers(), Monque(db).sync_in_loop
 
     @workers.register("rude")
     async def rude(job: RunningJob[Any]) -> None:
@@ -46,6 +46,10 @@ def test_a_handler_that_blocks_the_loop_for_longer_than_a_lease_keeps_its_claim(
         async with open_scheduler(db, workers, **SHORT_LEASE) as scheduler:
             await scheduler.enqueue("rude")
             await until(lambda: statuses(db, "rude") == ["completed"])
+            await until(lambda: [one.last_block for one in monque.instances()] != [None])
+            (entry,) = monque.instances()
+            assert entry.last_block is not None
+            assert entry.last_block.name == "rude"
         assert scheduler.report is not None
         assert (scheduler.report.completed, scheduler.report.unfinished) == (1, ())
         assert scheduler.report.loop_blocked == 1

@@ -67,6 +67,17 @@ def test_frames_begin_with_the_first_one_of_the_user_in_this_turn(backend: str) 
     assert functions_in(text) == ["in_a_task", "shown", "own_frame"]
 
 
+def test_frames_of_what_drives_the_loop_by_itself_are_left_out() -> None:
+    made = list[str]()
+    loop = asyncio.new_event_loop()
+    try:
+        loop.call_soon(lambda: made.append(str(formatted(tuple(outwards(own_frame()))))))
+        loop.run_until_complete(asyncio.sleep(0))
+    finally:
+        loop.close()
+    assert functions_in(made[0]) == ["<lambda>", "own_frame"]
+
+
 def test_frames_of_a_loop_that_runs_no_code_of_the_user_stay_whole() -> None:
     made = list[str]()
 

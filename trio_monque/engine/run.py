@@ -304,8 +304,7 @@ class Run(Generic[ClaimT]):
     @property
     def lacks_renewal(self) -> bool:
         """Whether an outage of the renewals leaves less than half an interval until `renew_by`."""
-        is_late = self.renew_by - self._clock.current_time() < self._terms.heartbeat_interval / 2
-        return is_late and self.is_renewable
+        return self.renew_by - self._clock.current_time() < self._terms.heartbeat_interval / 2
 
     @property
     def renewable_until(self) -> float:

@@ -75,7 +75,7 @@ class TransactionThread(Generic[ClaimT, R]):
     def begin_limit(self) -> None:
         now = trio.current_time()
         self.limit = min(self.run.renew_by, now + LONGEST)
-        # Of a claim that is not renewed any more (`is_renewable`), `renew_by` may be over.
+        # Never negative, however long it took since the look whether the claim lacks a renewal.
         self.seconds = max(0.0, self.limit - now)
 
     def give_up(self) -> bool:

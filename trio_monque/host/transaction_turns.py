@@ -107,7 +107,7 @@ class Transactions(Generic[ClaimT, SettlementT]):
         await self._turns.acquire_on_behalf_of(turn)
         thread = TransactionThread(run, transactional, function, self._time, self._beats)
         try:
-            while run.lacks_renewal:
+            while run.lacks_renewal:  # At most until the end of the lease, which is a reason.
                 _check_open(run, transactional.item)
                 await trio.sleep(LOOK_INTERVAL)
             _check_open(run, transactional.item)
