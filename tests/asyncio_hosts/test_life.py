@@ -13,6 +13,7 @@ from pymongo import MongoClient
 from tests.asyncio_hosts.conftest import Run, VirtualRun, runtimes_left
 from tests.asyncio_hosts.scenes import LONG, QUICK, SECONDS_TO_BEAT, LongJobs, only_document, statuses, until
 from trio_monque import RunningJob, Scheduler, Workers, open_scheduler, run_scheduler
+from trio_monque.engine.runner import LATE
 from trio_monque.errors import InvalidDatabaseError, InvalidOptionError, MonqueConnectionError
 from trio_monque.store.driver.types import Database
 
@@ -68,7 +69,9 @@ def test_a_clean_up_that_began_before_the_cancellation_is_clipped(db: Database, 
             await until(lambda: statuses(db, "long") == ["failed"])
 
     run_virtually(main)
-    assert run_virtually.took(took[0], 1.3)
+    # Its time limit runs from the claim, and a busy event loop may call it so much later.
+    lag = 0.0 if run_virtually.is_virtual else LATE
+    assert run_virtually.took(took[0] + lag, 1.3)
 
 
 def test_a_body_that_raises_or_is_cancelled_cuts(db: Database, run: Run) -> None:

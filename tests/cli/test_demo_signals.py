@@ -71,7 +71,7 @@ def test_an_interrupt_before_the_work_begins_ends_at_once() -> None:
         demo.interrupt()
         status, errors = demo.wait_ended()
     assert (status, errors) == (130, "")
-    assert demo.lines[-1] == "interrupted: nothing was begun"
+    assert demo.lines[-1] == "interrupted: nothing was started"
 
 
 @pytest.mark.full

@@ -60,7 +60,7 @@ def test_process_is_restarted_when_a_file_changes(tmp_path: Path, uri: str, db: 
         version.write_text("VERSION = \n", encoding="utf-8")
         parent.wait_for_log("SyntaxError: invalid syntax")
         parent.wait_for_log("the worker process ended with status 2; starting the next one when a file changes")
-        assert probe.ask("/readyz") == (503, "process 1: the process does not run\n")
+        assert probe.ask("/readyz") == (503, "process 1: the process is not running\n")
         (shop / "notes.txt").write_text("not Python", encoding="utf-8")
         version.write_text("VERSION = 'the third'\n", encoding="utf-8")
         parent.wait_for("version the third")

@@ -74,13 +74,27 @@ class DocumentEvidence(Evidence):
 
     def over_at(self, hold: Hold) -> datetime:
         """Earlier than this its run had not ended, or its holder may have lived: waiting times count from here."""
-        ends = [one.at for one in self.of_token.get((hold.document, hold.token or ""), ()) if one.what == "failed"]
+        ends = self._wrote_at(hold, "failed") or self._cancelled_itself_at(hold)
         over = self.origin + timedelta(seconds=ends[0]) if ends else hold.beat.at + timedelta(seconds=hold.lease)
         return over - timedelta(seconds=NEARLY)
 
     def is_rescue(self, hold: Hold) -> bool:
-        """Whether another instance ended it: if its own run did not fail it, only its rescuer counts it."""
-        return hold.how in ("counted", "set aside") and not self.wrote(hold, "failed")
+        """Whether another instance ended it: if its own run did not fail it, only its rescuer counts it.
+
+        But on a busy machine, runs miss their leases again and again. Too many in a row count as a failed attempt.
+        """
+        is_by_run = self.wrote(hold, "failed") or self._cancelled_itself_at(hold)
+        return hold.how in ("counted", "set aside") and not is_by_run
+
+    def _cancelled_itself_at(self, hold: Hold) -> Sequence[float]:
+        """When its run was cancelled, if that was before the hold ended; that of a dead process never is."""
+        if hold.ended is None:
+            return []
+        ended_at = self.when(hold.ended) + NEARLY
+        return [at for at in self._wrote_at(hold, "cancelled") if at < ended_at]
+
+    def _wrote_at(self, hold: Hold, what: str) -> Sequence[float]:
+        return [one.at for one in self.of_token.get((hold.document, hold.token or ""), ()) if one.what == what]
 
     def when(self, change: Change) -> float:
         """By the clock of the records."""

@@ -24,6 +24,7 @@ import pytest
 from pymongo import MongoClient
 from pymongo.errors import PyMongoError
 
+from tests.support.open_resources import RELAY
 from tests.support.thoroughly import THOROUGH
 from tests.support.waiting import wait_until
 from trio_monque.embedded import EmbeddedServer, embedded_mongod, server_start
@@ -132,7 +133,7 @@ class MemberRelay:
         self._connections: set[socket.socket] = set()
         self._threads: set[threading.Thread] = set()
         self.port: int = self._listener.getsockname()[1]
-        self._acceptor = threading.Thread(target=self._accept)
+        self._acceptor = threading.Thread(target=self._accept, name=RELAY)
         self._acceptor.start()
 
     def _accept(self) -> None:
@@ -140,7 +141,7 @@ class MemberRelay:
             while True:
                 client, (_, port) = self._listener.accept()
                 self._connections.add(client)
-                thread = threading.Thread(target=self._serve, args=(client, port))
+                thread = threading.Thread(target=self._serve, args=(client, port), name=RELAY)
                 self._threads.add(thread)
                 thread.start()
 
@@ -159,7 +160,7 @@ class MemberRelay:
 
     def _connect(self, sender: int | None, client: socket.socket, upstream: socket.socket) -> None:
         """Pass on what both ends say."""
-        there = threading.Thread(target=self._pass_on, args=(sender, client, upstream))
+        there = threading.Thread(target=self._pass_on, args=(sender, client, upstream), name=RELAY)
         there.start()
         self._pass_on(sender, upstream, client)
         there.join()

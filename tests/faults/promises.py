@@ -225,7 +225,9 @@ def settlements_are_of_the_claim(evidence: Evidence) -> Iterator[str]:
         mine = {one.detail for one in outcomes.get(claim.token, ()) if one.job == claim.job}
         which = f"attempt {claim.attempt} of job {claim.job}"
         if how in OUTCOMES and OUTCOMES[how] not in mine:
-            yield f"{how} without the claim: {which}"
+            assert claim.ended is not None
+            error = (claim.ended[1].after or {}).get("failReason")
+            yield f"{how} without the claim: {which}, {error or 'without an error'}"
         if how == "failed" and claim.ended is not None and _failures_in(claim.ended[1]) != 1:
             yield f"one failure was counted {_failures_in(claim.ended[1])} times: {which}"
         was_started = any(one.job == claim.job for one in started.get(claim.token, ()))

@@ -17,6 +17,7 @@ from random import Random
 from typing import Final
 
 from tests.support import wire
+from tests.support.open_resources import RELAY
 from tests.support.wire import Command, break_off
 
 HOST: Final = "127.0.0.1"
@@ -129,7 +130,7 @@ class FaultyProxy:
             link.silent.update(self._silent)
             self._links.add(link)
             self.accepted += 1
-        return [threading.Thread(target=self._pass_on, args=(link, way), daemon=True) for way in Way]
+        return [threading.Thread(target=self._pass_on, args=(link, way), name=RELAY, daemon=True) for way in Way]
 
     def _pass_on(self, link: _Link, way: Way) -> None:
         source, target = (link.client, link.server) if way is Way.REQUESTS else (link.server, link.client)

@@ -52,6 +52,8 @@ OPTIONS: Final[Mapping[str, Any]] = {
     "operation_timeout": 2.0,
     "base_retry_interval": 0.02,
     "poll_interval": 0.05,
+    # On a busy machine, runs miss their leases again and again. Too many in a row would count as a failed attempt.
+    "max_rescues": 100,
 }
 
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from random import Random
 from typing import Any, Final
@@ -19,6 +18,7 @@ from trio_monque.store.driver.types import Database
 
 from .document_scenario import DOCUMENTS, DocumentScenario
 from .documents import COLLECTION, documents, left_alone
+from .lock_history import LOCK
 from .processes import OwnServer, WorkerProcess
 from .proxy import FaultyProxy, Way, faulty_proxy
 from .scenario import RESCUED_WITHIN, SEED
@@ -62,8 +62,8 @@ def test_documents_of_a_killed_and_of_a_frozen_process_get_one_result_each_from_
     assert {record.process for record in starts} == set(names)
     (thawed_at,) = (record.at for record in evidence.records if record.what == "thawed")
     cancelled = [one for one in evidence.records if one.what == "cancelled" and one.process == "frozen"]
-    assert cancelled
-    assert min(one.at for one in cancelled) > thawed_at
+    # On a busy machine, others may have missed their leases before.
+    assert [one for one in cancelled if one.at > thawed_at]
     assert [one for one in starts if one.process == "frozen" and one.at > thawed_at]
     assert {one.process for one in evidence.records if one.what == "left"} == {"frozen", "third", "fourth"}
 
@@ -98,20 +98,17 @@ def kind_of(command: Command) -> str | None:
     return "take" if isinstance(updates[0], list) else "other"
 
 
-@contextmanager
-def cut_off(scenario: DocumentScenario, proxy: FaultyProxy, worker: WorkerProcess) -> Iterator[None]:
-    """While it holds something."""
-    with ExitStack() as until_it_hears:
+def cut_off(scenario: DocumentScenario, proxy: FaultyProxy, worker: WorkerProcess) -> None:
+    """Until something that it held is rescued. Again, where all that it held was on its way to its end already."""
+    stored = scenario.db[COLLECTION]
 
-        def is_cut_off() -> bool:
-            with ExitStack() as perhaps:
-                perhaps.enter_context(proxy.half_open(*Way))
-                if is_holding := scenario.held_by(worker) > 0:
-                    until_it_hears.push(perhaps.pop_all())
-            return is_holding
+    def is_rescued() -> bool:
+        with proxy.half_open(*Way):
+            held = [one["_id"] for one in stored.find({f"{LOCK}.by": worker.name})]
+            scenario.wait(lambda: scenario.held_by(worker) == 0, "all is rescued")
+            return stored.find_one({"_id": {"$in": held}, "written_by.by": {"$ne": worker.name}}) is not None
 
-        scenario.wait(is_cut_off, f"{worker.name} holds something")
-        yield
+    scenario.wait(is_rescued, f"{worker.name} holds something")
 
 
 def test_documents_get_one_result_each_although_replies_are_lost_and_a_process_is_cut_off(
@@ -131,8 +128,7 @@ def test_documents_get_one_result_each_although_replies_are_lost_and_a_process_i
             worker.open()
         lossy.lose_replies(chooses)
         # For longer than its lease: what it holds is rescued, and its own runs have ended by then.
-        with cut_off(scenario, deaf, two):
-            scenario.wait(lambda: scenario.held_by(two) == 0, "all is rescued")
+        cut_off(scenario, deaf, two)
         scenario.wait_left(one, two, three)
     evidence = scenario.judge()
     assert lossy.lost > 10

@@ -5,8 +5,12 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Mapping
+from typing import Final
 
 from pymongo import monitoring
+
+RELAY: Final = "relay of a test"
+"""The name of the threads of relays, which tests set up between servers of theirs, and keep for later tests."""
 
 
 class Connections(monitoring.ConnectionPoolListener):
@@ -47,5 +51,5 @@ def threads() -> Mapping[str, int]:
     """By name, without the driver's own, which belong to the client. Those that trio keeps for later are alike."""
     all_names = [thread.name for thread in threading.enumerate()]
     # And without those of the relays that other tests have set up between servers of theirs.
-    names = [name for name in all_names if not name.startswith("pymongo_") and not name.endswith("(_pass_on)")]
+    names = [name for name in all_names if not name.startswith("pymongo_") and name != RELAY]
     return Counter("idle" if name.startswith("Trio thread ") else name for name in names)
