@@ -186,7 +186,7 @@ def observes(database: Database, _uri: str) -> None:
 
 def observes_by_commands(database: Database, uri: str) -> None:
     (job,) = Monque(database, skip_index_creation=True).sync.get_jobs(limit=1)
-    for command in (["jobs"], ["show", str(job.id)], ["stats"], ["instances"]):
+    for command in (["jobs"], ["show", str(job.id)], ["stats"], ["instances"], ["schedules"]):
         assert run_program([*command, "--uri", uri]) == 0, command
 
 

@@ -25,7 +25,7 @@ from trio_monque import Monque, clock
 from trio_monque.cli.doctor.doctor_command import examination
 from trio_monque.cli.program import run_program
 from trio_monque.diagnosis.facts import ServerFacts
-from trio_monque.diagnosis.judging_jobs import BLOCKED_LATELY
+from trio_monque.diagnosis.reasons import BLOCKED_LATELY
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.jobs import LastBlock
 from trio_monque.jobs.minutes import FAILED_ATTEMPTS, FAILED_FOR_GOOD, ROW, Part, minute_of
@@ -172,7 +172,7 @@ def test_handlers_that_blocked_the_event_loop_lately(doctor: Doctor, db: Databas
     enter(db, "w4", "mail", loop_blocked=9, last_block=block("report", 200), heartbeat_ago=100)  # It is dead.
     found = doctor.looks()
     assert [re.sub(r"6\d s ago", "60 s ago", one) for one in found.sentences("blocked-loop")] == [
-        f"{culprit} for 3.2 s, 60 s ago. "
+        f"{culprit} for 3.2 s or longer, seen last 60 s ago. "
         f"Times that its loop was blocked for longer than a second since its start: {times}."
         for culprit, times in [
             ("A handler of 'report' blocked the event loop of w1", 7),

@@ -49,6 +49,7 @@ LISTS: Final = [
     ["jobs", "--name", "mail", "--status", "failed", "--data", "order=17", "--meta", "tenant=acme"],
     *(["jobs", "--name", "rare", "--sort", sign + order] for order in ("id", "updated_at") for sign in ("", "-")),
     ["instances"],
+    ["schedules"],
     ["jobs", "--held-by", "worker-1"],
     ["errors"],
     ["errors", "--name", "mail"],

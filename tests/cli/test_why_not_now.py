@@ -13,7 +13,7 @@ from tests.support.jobs_in_memory import with_flat
 from trio_monque.cli.jobs.why_not_now import sentences_of
 from trio_monque.diagnosis.reasons import Circumstances, no_instance_runs, reasons_of
 from trio_monque.jobs.claim_stamps_and_fences import ClaimStamp
-from trio_monque.jobs.instance import MOST_NAMES, Instance
+from trio_monque.jobs.instance import MOST_NAMES, Instance, LastBlock
 from trio_monque.jobs.job import Job, JobStatus
 from trio_monque.jobs.name_pause import NamePause
 
@@ -160,6 +160,34 @@ PENDING: Final = {
         heartbeat: all slots were taken.
         """,
     ),
+    "all slots of its name taken": (
+        a_job(),
+        (an_instance(held_by_name={"mail": 5}, held=5, slots=10, full_names=("mail",)), DRAINS),
+        {},
+        """
+        It has been due for 1m 30s, and is the first of its name.
+        2 live instances run its name, and held 5 jobs of it at the last
+        heartbeat: all slots were taken.
+        """,
+    ),
+    "beside a blocked event loop": (
+        a_job(),
+        (
+            an_instance(last_block=LastBlock("rude", ago(30), 2.5)),
+            an_instance("w2", last_block=LastBlock(None, ago(5), 1.5)),
+            an_instance("w3", last_block=LastBlock(None, ago(5000), 1.5)),
+            an_instance("w4", "report", last_block=LastBlock("report", ago(5), 1.5)),
+        ),
+        {},
+        """
+        It has been due for 1m 30s, and is the first of its name.
+        3 live instances run its name, and held 0 jobs of it at the last
+        heartbeat. The event loop of w1 is blocked now and then, last 30s ago, for 2.5s, by a handler of 'rude':
+        meanwhile, that instance starts nothing. Its log has the frames. The event loop of w2 is blocked now and then,
+        last 5.0s ago, for 1.5s, by something outside of the handlers: meanwhile, that instance starts nothing. Its log
+        has the frames.
+        """,
+    ),
     "one with a free slot": (
         a_job(),
         (FULL, an_instance("w2", held_by_name={"mail": 3}, held=3, slots=4)),
@@ -239,6 +267,31 @@ PROCESSING: Final = {
         4.0s ago.
         """,
     ),
+    "longer than its time limit, in a thread": (
+        claimed(4, timeout=30.0),
+        (an_instance(overdue_by_name={"mail": 1}),),
+        """
+        It was claimed since 2026-01-01 11:59:00Z by w1 (process 4711 on web-1), and its time limit of 30s is over: the
+        run was cancelled, but its thread goes on, and holds a slot until it returns; the last sign of life came 4.0s
+        ago.
+        """,
+    ),
+    "within its time limit, beside one that is over": (
+        claimed(4, timeout=90.0),
+        (an_instance(overdue_by_name={"mail": 1}),),
+        """
+        It runs since 2026-01-01 11:59:00Z on w1 (process 4711 on web-1), for 1m 30s at most; the last sign of life came
+        4.0s ago.
+        """,
+    ),
+    "a suspect that runs": (
+        claimed(4, rescues=2),
+        (RUNS,),
+        """
+        It runs since 2026-01-01 11:59:00Z on w1 (process 4711 on web-1); the last sign of life came 4.0s ago. The last
+        2 claims on it died, so it may kill its process: an instance runs one such job at a time.
+        """,
+    ),
     "of Node": (
         claimed(4, is_ours=False),
         (),
@@ -267,7 +320,8 @@ PROCESSING: Final = {
         (RUNS,),
         """
         It runs since 2026-01-01 11:59:00Z on w1 (process 4711 on web-1); the last sign of life came 4.0s ago. Its
-        cancellation was requested 20s ago. A plain handler must call `job.check_cancelled()` to notice.
+        cancellation was requested 20s ago. It ends at the next `await` of its handler; a plain handler must call
+        `job.check_cancelled()` to notice.
         """,
     ),
 }

@@ -205,6 +205,7 @@ def test_minutes_have_figures_in_all_and_by_name(db: Database, loop: str) -> Non
 
 
 SAMPLE: Final = {
+    "ago": 30.0,
     "ahead": 1,
     "at": AT,
     "because": "retry",
@@ -212,10 +213,13 @@ SAMPLE: Final = {
     "deaths": 2,
     "failures": 1,
     "held": 0,
+    "handler": "rude",
     "holder": None,
+    "instance": "w1",
     "instances": 1,
     "is_capped": False,
     "is_full": False,
+    "is_over": False,
     "is_recurring": False,
     "is_ours": True,
     "lease": 90.0,
@@ -233,12 +237,13 @@ def test_each_documented_kind_has_a_sentence() -> None:
     page = (Path(__file__).parents[2] / "docs/how-to/browse-jobs.md").read_text(encoding="utf-8")
     rows = page.partition("| Kind | Meaning")[2].partition("\n\n")[0].splitlines()[2:]
     kinds = [row.split("`")[1] for row in rows]
-    assert len(kinds) == 17
+    assert len(kinds) == 18
     for kind in kinds:
         for changed in (
             {},
             {"is_capped": True, "ahead": 0},
             {"similar": None, "is_ours": False, "since": None, "start_by": None},
+            {"handler": None, "is_over": True},
         ):
             sentence = sentence_of(Reason(kind, {**SAMPLE, **changed}))
             assert sentence[0].isupper() or sentence[0].isdigit(), sentence

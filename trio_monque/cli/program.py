@@ -116,6 +116,7 @@ program.add_entries(
         CommandEntry("show", ".jobs.jobs_show_stats", "Show one job, and why it is not running."),
         CommandEntry("stats", ".jobs.jobs_show_stats", "Count jobs by name and status."),
         CommandEntry("errors", ".jobs.errors_command", "Group failed jobs by their error."),
+        CommandEntry("schedules", ".jobs.schedules_command", "List the recurring jobs."),
         CommandEntry("instances", ".jobs.instances_command", "List the scheduler instances."),
         CommandEntry("indexes", ".jobs.indexes_command", "List, create and drop indexes."),
         CommandEntry("claims", ".claims.claims_command", "Inspect documents that are claimed by a lock."),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
 from ..jobs.failure_groups import error_kind, group_by
 from ..jobs.instance import Instance, similar_name
@@ -19,6 +19,7 @@ from .facts import JobFacts
 from .failing_names import failing_names
 from .findings import Finding, found
 from .judging_backlogs import judge_backlog
+from .reasons import BLOCKED_LATELY
 
 
 def judge_jobs(facts: JobFacts) -> Iterator[Finding]:
@@ -59,10 +60,6 @@ def _judge_overdue(facts: JobFacts, live: Sequence[Instance]) -> Iterator[Findin
         most = max(live, key=lambda one: one.overdue_by_name.get(name, 0))
         count = Count(sum(one.overdue_by_name.get(name, 0) for one in live))
         yield found("overdue-threads", name=name, count=count, instance=most.id)
-
-
-BLOCKED_LATELY: Final = 900.0
-"""Seconds since an event loop was blocked last, up to which that is a finding. What blocks it usually does so again."""
 
 
 def _judge_loops(facts: JobFacts, live: Sequence[Instance]) -> Iterator[Finding]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Final
 
 from ..jobs.claim_stamps_and_fences import is_ours, last_sign_of_life
 from ..jobs.claimable import was_unstarted
@@ -15,6 +15,9 @@ from ..jobs.job_parts import NO_CLAIM
 from ..jobs.name_pause import NamePause
 from ..jobs.rescue_policy import SUSPECT_FROM
 from ..options_and_defaults import LEASE_IN_BEATS
+
+BLOCKED_LATELY: Final = 900.0
+"""Seconds since an event loop was blocked last, up to which that is a finding. What blocks it usually does so again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,17 +115,30 @@ def _why_due(job: Job, about: Circumstances) -> Iterator[Reason]:
     late = (about.now - job.next_run_at) / timedelta(seconds=1)
     runs_it = [one for one in about.instances if one.is_live and job.name in one.names]
     held = sum(one.held_by_name.get(job.name, 0) for one in runs_it)
-    is_full = all(one.is_full for one in runs_it if not one.draining)
+    is_full = all(one.is_full_for(job.name) for one in runs_it if not one.draining)
     is_capped = 0 < about.most_ahead < about.ahead
     ahead = about.most_ahead if is_capped else about.ahead
     yield Reason("is_due", {"seconds": late, "ahead": ahead, "is_capped": is_capped})
     if runs_it:
         yield Reason("is_served", {"instances": len(runs_it), "held": held, "is_full": is_full})
+    blocked = list(_blocked_loops(runs_it, about.now))
+    yield from blocked
     deaths = deaths_of(job)
     if deaths >= SUSPECT_FROM:
         yield Reason("is_suspect", {"deaths": deaths})
-    if not about.ahead and runs_it and not held and not is_full and deaths < SUSPECT_FROM:
+    if not about.ahead and runs_it and not held and not is_full and not blocked and deaths < SUSPECT_FROM:
         yield Reason("nothing_known")
+
+
+def _blocked_loops(instances: Sequence[Instance], now: datetime) -> Iterator[Reason]:
+    """One that is blocked claims nothing, and starts nothing that it has claimed."""
+    for one in instances:
+        if (last := one.last_block) is None:
+            continue
+        ago = (now - last.at) / timedelta(seconds=1)
+        if ago <= BLOCKED_LATELY:
+            block = {"handler": last.name, "seconds": last.seconds, "ago": max(ago, 0.0)}
+            yield Reason("blocked_loop", {"instance": one.id, **block})
 
 
 def is_silent(job: Job, now: datetime) -> bool:
@@ -133,6 +149,13 @@ def is_silent(job: Job, now: datetime) -> bool:
 
 def _lease_of(job: Job) -> float:
     return LEASE_IN_BEATS * clamped((job.claim or NO_CLAIM).heartbeat_interval)
+
+
+def _is_overdue(job: Job, limit: float, holder: Instance, now: datetime) -> bool:
+    """Return whether it is one of those whose runs were cancelled, and whose threads go on."""
+    # The time alone does not show it: a limit counts from the call of the handler, and not while a parent waits.
+    since = (job.claim or NO_CLAIM).since
+    return holder.overdue_by_name.get(job.name, 0) > 0 and since is not None and now - since > timedelta(seconds=limit)
 
 
 def _how_it_runs(job: Job, about: Circumstances) -> Iterator[Reason]:
@@ -150,7 +173,10 @@ def _how_it_runs(job: Job, about: Circumstances) -> Iterator[Reason]:
         limit = job.limits.timeout
         if limit is None and holder is not None:
             limit = holder.time_limits.get(job.name)
-        yield Reason("runs", {**claimed, "silent": max(silence, 0.0), "time_limit": limit})
+        is_over = limit is not None and holder is not None and _is_overdue(job, limit, holder, about.now)
+        yield Reason("runs", {**claimed, "silent": max(silence, 0.0), "time_limit": limit, "is_over": is_over})
+        if (deaths := deaths_of(job)) >= SUSPECT_FROM:
+            yield Reason("is_suspect", {"deaths": deaths})
     else:
         # Other libraries have other rules: see `lock_timeout`.
         yield Reason("is_silent", {**claimed, "silent": silence, "lease": _lease_of(job)})

@@ -61,6 +61,7 @@ class Instance:
         overdue_by_name: How many plain handlers of each name went on then although their runs were cancelled, for the
             twenty names with the most. Each holds a slot of its name.
         slots: How many jobs can run at once in it; None if an older release has written the entry.
+        full_names: The names of which it ran as many as their limit of `concurrency` allows; twenty at most.
         time_limits: Seconds that a run may take, for the names in `held_by_name` whose workers set a `timeout`.
         loop_blocked: How many times something blocked an event loop of it for longer than a second, since its start.
         last_block: The last of these times; None if there was none.
@@ -81,16 +82,16 @@ class Instance:
     held_by_name: Mapping[str, int] = field(default_factory=dict)
     overdue_by_name: Mapping[str, int] = field(default_factory=dict)
     slots: int | None = None
+    full_names: tuple[str, ...] = ()
     time_limits: Mapping[str, float] = field(default_factory=dict)
     loop_blocked: int = 0
     last_block: LastBlock | None = None
     version: str = ""
     is_live: bool = True
 
-    @property
-    def is_full(self) -> bool:
-        """Whether it is known that all its slots were taken at its last heartbeat."""
-        return self.slots is not None and self.held >= self.slots
+    def is_full_for(self, name: str) -> bool:
+        """Whether it is known that no slot was free for a job of this name at its last heartbeat."""
+        return name in self.full_names or (self.slots is not None and self.held >= self.slots)
 
     def __str__(self) -> str:
         return f"{self.id} (process {self.pid} on {self.host})"

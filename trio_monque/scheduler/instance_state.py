@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from ..engine.loop_blocks import LoopBlock
-from ..jobs.instance import MOST_NAMES, Instance, LastBlock, most_held
+from ..jobs.instance import MOST_NAMES, MOST_NAMES_HELD, Instance, LastBlock, most_held
 from .sources import JobEngine
 from .workers import Workers
 
@@ -20,6 +20,7 @@ class InstanceState:
         names: The names that it runs.
         slots: How many jobs can run at once; None if unknown.
         held: The name of each job that it holds.
+        full: The names of which it runs as many as their limits allow.
         overdue: The name of each job whose plain handler goes on although its run was cancelled.
         time_limits: Seconds that a run of a name may take, for the names whose workers set a limit.
         loop_blocked: How many times something blocked an event loop of it, since its start.
@@ -29,6 +30,7 @@ class InstanceState:
     names: Sequence[str] = ()
     slots: int | None = None
     held: Sequence[str] = ()
+    full: Sequence[str] = ()
     overdue: Sequence[str] = ()
     time_limits: Mapping[str, float] = field(default_factory=dict)
     loop_blocked: int = 0
@@ -37,11 +39,12 @@ class InstanceState:
 
 def state_of(engine: JobEngine, workers: Workers) -> InstanceState:
     """Return the state of the instance with this engine; on its loop."""
-    limits = {name: worker.settings.timeout for name, worker in workers.by_name.items()}
+    slots, limits = engine.slots, {name: worker.settings.timeout for name, worker in workers.by_name.items()}
     return InstanceState(
         names=workers.names,
-        slots=engine.slots.capacity,
+        slots=slots.capacity,
         held=[job.name for job in engine.unfinished],
+        full=[name for name, running in slots.running_by_group().items() if running >= slots.limit_of(name)],
         overdue=[job.name for job in engine.overdue],
         time_limits={name: limit for name, limit in limits.items() if limit is not None},
         loop_blocked=engine.loop_blocked,
@@ -59,6 +62,7 @@ def with_state(entry: Instance, state: InstanceState, now: datetime) -> Instance
         held=len(state.held),
         held_by_name=held,
         overdue_by_name=most_held(state.overdue),
+        full_names=tuple(sorted(state.full)[:MOST_NAMES_HELD]),
         # Not of all names: the entry is written at each heartbeat, and a limit matters for what runs.
         time_limits={name: state.time_limits[name] for name in held if name in state.time_limits},
         loop_blocked=state.loop_blocked,

@@ -94,11 +94,13 @@ async def test_heartbeats_report_plain_handlers_beyond_their_time_limit(db: Data
         end.set()
 
 
-async def test_heartbeats_report_time_limits_and_what_blocked_the_event_loop(db: Database, monque: Monque) -> None:
+async def test_heartbeats_report_time_limits_full_names_and_what_blocked_the_event_loop(
+    db: Database, monque: Monque
+) -> None:
     workers = Workers()
     with hearing("the event loop is blocked") as blocked:
 
-        @workers.register("limited", timeout=3600.0)
+        @workers.register("limited", timeout=3600.0, concurrency=1)
         async def limited(_: RunningJob[Any]) -> None:
             await trio.sleep_forever()
 
@@ -110,7 +112,8 @@ async def test_heartbeats_report_time_limits_and_what_blocked_the_event_loop(db:
         async with open_scheduler(db, workers, heartbeat_interval=BEAT_OF_HOLDERS, shutdown_timeout=0.0) as scheduler:
             await scheduler.enqueue("limited")
             (entry,) = await seen(monque, lambda found: found[0].held > 0)
-            assert (entry.time_limits, entry.loop_blocked, entry.last_block) == ({"limited": 3600.0}, 0, None)
+            assert (entry.time_limits, entry.full_names) == ({"limited": 3600.0}, ("limited",))
+            assert (entry.loop_blocked, entry.last_block) == (0, None)
             await scheduler.enqueue("rude")
             (entry,) = await seen(monque, lambda found: found[0].loop_blocked > 0)
             assert entry.last_block is not None

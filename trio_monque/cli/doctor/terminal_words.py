@@ -318,8 +318,8 @@ _say(
 )
 _say(
     "blocked-loop",
-    "{culprit} blocked the event loop of {instance} for {seconds} s, {ago} s ago. Times that its loop was blocked for "
-    "longer than a second since its start: {times}.",
+    "{culprit} blocked the event loop of {instance} for {seconds} s or longer, seen last {ago} s ago. Times that its "
+    "loop was blocked for longer than a second since its start: {times}.",
     'Now: pause the name, and restart the process. The log of {instance} has the frames: look for "is blocked for". '
     "Make the handler a plain function, which runs in a thread, or make the blocking call in a thread. While a loop is "
     "blocked, no job starts on it; on trio, no claim is renewed either.",

@@ -69,12 +69,16 @@ def _state(one: Instance) -> str:
 
 
 def _names(one: Instance) -> str:
-    """With the number of jobs that it held of each."""
+    """With the number of jobs that it held of each, and whether these were as many as may run."""
     more = " …" if len(one.names) >= MOST_NAMES else ""
-    held = one.held_by_name
-    return (
-        ", ".join(f"{one_line(name)} ({held[name]})" if name in held else one_line(name) for name in one.names) + more
-    )
+    return ", ".join(one_line(name) + _held_of(one, name) for name in one.names) + more
+
+
+def _held_of(one: Instance, name: str) -> str:
+    held = one.held_by_name.get(name)
+    if held is None:
+        return ""
+    return f" ({held}, no free slot)" if one.is_full_for(name) else f" ({held})"
 
 
 def _as_json(one: Instance, held: Count) -> dict[str, object]:

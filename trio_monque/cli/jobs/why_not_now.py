@@ -85,8 +85,23 @@ def _is_suspect(values: Values, job: Job) -> str:
 
 def _runs(values: Values, job: Job) -> str:
     limit = values["time_limit"]
+    if values["is_over"]:
+        return (
+            f"It was claimed{_claimed(values, 'by')}, and its time limit of {duration(limit)} is over: the run was "
+            "cancelled, but its thread goes on, and holds a slot until it returns; the last sign of life came "
+            f"{duration(values['silent'])} ago."
+        )
     within = "" if limit is None else f", for {duration(limit)} at most"
     return f"It runs{_claimed(values, 'on')}{within}; the last sign of life came {duration(values['silent'])} ago."
+
+
+def _blocked_loop(values: Values, job: Job) -> str:
+    handler = values["handler"]
+    culprit = "something outside of the handlers" if handler is None else f"a handler of {handler!r}"
+    return (
+        f"The event loop of {values['instance']} is blocked now and then, last {duration(values['ago'])} ago, for "
+        f"{duration(values['seconds'])}, by {culprit}: meanwhile, that instance starts nothing. Its log has the frames."
+    )
 
 
 def _is_silent(values: Values, job: Job) -> str:
@@ -106,7 +121,10 @@ def _claimed(values: Values, preposition: str) -> str:
 
 def _cancel_requested(values: Values, job: Job) -> str:
     ago = duration(values["seconds"])
-    return f"Its cancellation was requested {ago} ago. A plain handler must call `job.check_cancelled()` to notice."
+    return (
+        f"Its cancellation was requested {ago} ago. It ends at the next `await` of its handler; a plain handler must "
+        "call `job.check_cancelled()` to notice."
+    )
 
 
 def _failed(values: Values, job: Job) -> str:
@@ -142,6 +160,7 @@ _SENTENCES: Final[Mapping[str, Callable[[Values, Job], str]]] = {
     **{kind: lambda values, _, say=say: say(values) for kind, say in _ABOUT_NAME.items()},  # type: ignore[misc]
     "is_due": _is_due,
     "is_served": _is_served,
+    "blocked_loop": _blocked_loop,
     "is_suspect": _is_suspect,
     "nothing_known": lambda *_: (
         "Nothing seems to hold it up: look again in a few seconds, then ask `trio-monque doctor`, then look in the "

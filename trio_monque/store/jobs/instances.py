@@ -151,6 +151,7 @@ def _changing(instance: Instance) -> dict[str, Any]:
         "slots": instance.slots,
         "heldByName": _listed(instance.held_by_name),
         "overdueByName": _listed(instance.overdue_by_name),
+        "fullNames": list(instance.full_names),
         "timeLimits": [{"name": name, "seconds": seconds} for name, seconds in instance.time_limits.items()],
         "loopBlocked": instance.loop_blocked,
         "lastBlock": None if instance.last_block is None else _as_document(instance.last_block),
@@ -189,6 +190,7 @@ def _instance(document: Mapping[str, Any]) -> Instance | None:
             held_by_name=_by_name(document["heldByName"]),
             overdue_by_name=_by_name(document.get("overdueByName", ())),  # An older release does not write it.
             slots=None if document.get("slots") is None else int(document["slots"]),  # Likewise.
+            full_names=tuple(str(name) for name in document.get("fullNames", ())),
             time_limits={str(one["name"]): float(one["seconds"]) for one in document.get("timeLimits", ())},
             loop_blocked=int(document.get("loopBlocked", 0)),
             last_block=_last_block(document.get("lastBlock")),

@@ -138,6 +138,7 @@ _INSTANCE: Final = closed(
         "slots": or_null(WHOLE),
         "heldByName": _NUMBERS,
         "overdueByName": _NUMBERS,
+        "fullNames": list_of(TEXT),
         "timeLimits": {"type": "object", "additionalProperties": _NUMBER},
         "loopBlocked": WHOLE,
         "lastBlock": or_null(closed({"name": or_null(TEXT), "at": MOMENT, "duration": _NUMBER})),

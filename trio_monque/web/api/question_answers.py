@@ -101,6 +101,7 @@ def instance_as_json(one: Instance) -> dict[str, Any]:
         "slots": one.slots,
         "heldByName": dict(one.held_by_name),
         "overdueByName": dict(one.overdue_by_name),
+        "fullNames": list(one.full_names),
         "timeLimits": {name: plain_number(limit * 1000) for name, limit in one.time_limits.items()},
         "loopBlocked": one.loop_blocked,
         "lastBlock": None if one.last_block is None else _block_as_json(one.last_block),

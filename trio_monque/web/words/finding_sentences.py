@@ -207,7 +207,10 @@ _TEXTS: Final[Mapping[str, tuple[str, str]]] = {
         ),
     ),
     "blocked-loop": (
-        "{culprit} blocked the event loop of {instance} for {seconds}, {ago} ago: {times} since its start.",
+        (
+            "{culprit} blocked the event loop of {instance} for {seconds} or longer, seen last {ago} ago: {times} "
+            "since its start."
+        ),
         "The log has the frames. Make the handler a plain function, or make the blocking call in a thread.",
     ),
     "stuck-jobs": (

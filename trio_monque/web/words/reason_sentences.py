@@ -52,7 +52,20 @@ def _is_served(values: Values) -> str:
 
 
 def _runs(values: Values) -> str:
+    if values["is_over"]:
+        return (
+            f"It was claimed by {_holder(values)}, and its time limit is over: the run was cancelled, but its thread "
+            f"goes on, and holds a slot until it returns; the last sign of life came {length(values['silent'])} ago."
+        )
     return f"It runs on {_holder(values)}; the last sign of life came {length(values['silent'])} ago."
+
+
+def _blocked_loop(values: Values) -> str:
+    culprit = "something outside of the handlers" if values["handler"] is None else f"a handler of {values['handler']}"
+    return (
+        f"The event loop of {values['instance']} is blocked now and then, last {length(values['ago'])} ago, for "
+        f"{length(values['seconds'])}, by {culprit}: meanwhile, that instance starts nothing."
+    )
 
 
 def _is_silent(values: Values) -> str:
@@ -94,6 +107,7 @@ _SENTENCES: Final[Mapping[str, Callable[[Values], str]]] = {
     "not_served": _not_served,
     "is_due": _is_due,
     "is_served": _is_served,
+    "blocked_loop": _blocked_loop,
     "is_suspect": lambda values: (
         f"The last {counted(values['deaths'], 'claim')} on it died, so it may kill its process: an instance runs one "
         "such job at a time."
