@@ -340,6 +340,10 @@ ENDED: Final = {
     "completed": (a_job("completed"), "It has completed."),
     "failed": (a_job("failed"), f"It has failed: {AGAIN}."),
     "cancelled": (a_job("cancelled"), f"It was cancelled: {AGAIN}."),
+    "failed, as no worker can read its data": (
+        a_job("failed", fail_reason="UnreadablePayloadError: data.total: not an integer"),
+        f"It has failed: {AGAIN}. Deploy a worker that can read its data first.",
+    ),
     "failed schedule": (
         a_job("failed", repeat_interval="0 6 * * *"),
         f"It has failed: {RETRY} now, and then on its schedule, with all its attempts.",

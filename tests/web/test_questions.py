@@ -221,6 +221,7 @@ SAMPLE: Final = {
     "is_full": False,
     "is_over": False,
     "is_recurring": False,
+    "is_unreadable": False,
     "is_ours": True,
     "lease": 90.0,
     "name": "mail",
@@ -243,7 +244,7 @@ def test_each_documented_kind_has_a_sentence() -> None:
             {},
             {"is_capped": True, "ahead": 0},
             {"similar": None, "is_ours": False, "since": None, "start_by": None},
-            {"handler": None, "is_over": True},
+            {"handler": None, "is_over": True, "is_unreadable": True},
         ):
             sentence = sentence_of(Reason(kind, {**SAMPLE, **changed}))
             assert sentence[0].isupper() or sentence[0].isdigit(), sentence
@@ -258,7 +259,8 @@ def test_each_documented_kind_has_a_sentence() -> None:
 
 def test_an_ended_job_says_what_a_retry_does() -> None:
     def said(kind: str, *, is_recurring: bool = False, start_by: datetime | None = None) -> str:
-        return sentence_of(Reason(kind, {"is_recurring": is_recurring, "start_by": start_by}))
+        values = {"is_recurring": is_recurring, "start_by": start_by, "is_unreadable": False}
+        return sentence_of(Reason(kind, values))
 
     again, by_schedule = (f"A retry runs it {one}, with all its attempts" for one in ("again", BY_SCHEDULE))
     assert said("failed") == f"It has failed for good. {again}."

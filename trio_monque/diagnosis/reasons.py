@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final
 
+from ..error_types import UnreadablePayloadError
 from ..jobs.claim_stamps_and_fences import is_ours, last_sign_of_life
 from ..jobs.claimable import was_unstarted
 from ..jobs.instance import Instance, clamped, may_run, similar_name
@@ -60,7 +61,8 @@ def reasons_of(job: Job, about: Circumstances) -> Sequence[Reason]:
         case JobStatus.PROCESSING:
             return [*_how_it_runs(job, about)]
         case JobStatus.FAILED:
-            return [Reason("failed", {"is_recurring": job.schedule is not None})]
+            is_unreadable = (job.fail_reason or "").startswith(UnreadablePayloadError.__name__)
+            return [Reason("failed", {"is_recurring": job.schedule is not None, "is_unreadable": is_unreadable})]
         case JobStatus.CANCELLED:
             start_by = job.limits.start_by if was_unstarted(job) else None
             return [Reason("cancelled", {"is_recurring": job.schedule is not None, "start_by": start_by})]

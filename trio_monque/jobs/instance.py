@@ -61,7 +61,7 @@ class Instance:
         overdue_by_name: How many plain handlers of each name went on then although their runs were cancelled, for the
             twenty names with the most. Each holds a slot of its name.
         slots: How many jobs can run at once in it; None if an older release has written the entry.
-        full_names: The names of which it ran as many as their limit of `concurrency` allows; twenty at most.
+        full_names: The names whose limits of `concurrency` its runs had reached; twenty at most.
         time_limits: Seconds that a run may take, for the names in `held_by_name` whose workers set a `timeout`.
         loop_blocked: How many times something blocked an event loop of it for longer than a second, since its start.
         last_block: The last of these times; None if there was none.

@@ -20,7 +20,7 @@ class InstanceState:
         names: The names that it runs.
         slots: How many jobs can run at once; None if unknown.
         held: The name of each job that it holds.
-        full: The names of which it runs as many as their limits allow.
+        full: The names whose limits its runs have reached.
         overdue: The name of each job whose plain handler goes on although its run was cancelled.
         time_limits: Seconds that a run of a name may take, for the names whose workers set a limit.
         loop_blocked: How many times something blocked an event loop of it, since its start.

@@ -128,7 +128,9 @@ def _cancel_requested(values: Values, job: Job) -> str:
 
 
 def _failed(values: Values, job: Job) -> str:
-    return f"It has failed: {_retry(values, job)}."
+    # A retry before that would fail again in the same way.
+    first = " Deploy a worker that can read its data first." if values["is_unreadable"] else ""
+    return f"It has failed: {_retry(values, job)}.{first}"
 
 
 def _cancelled(values: Values, job: Job) -> str:

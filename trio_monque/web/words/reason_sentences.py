@@ -95,6 +95,10 @@ def _retry(values: Values) -> str:
     return f"A retry runs it {again}, with all its attempts"
 
 
+def _first(values: Values) -> str:
+    return " Deploy a worker that can read its data first." if values["is_unreadable"] else ""
+
+
 _SENTENCES: Final[Mapping[str, Callable[[Values], str]]] = {
     "has_owner": lambda values: (
         f"It is pending and still has an owner, {values['by']}, so no scheduler claims it: another program left it in "
@@ -120,6 +124,6 @@ _SENTENCES: Final[Mapping[str, Callable[[Values], str]]] = {
     "no_rescuer": lambda _: "No other live instance can rescue it.",
     "cancel_requested": lambda values: f"Its cancellation was requested {length(values['seconds'])} ago.",
     "completed": lambda _: "It has completed.",
-    "failed": lambda values: f"It has failed for good. {_retry(values)}.",
+    "failed": lambda values: f"It has failed for good. {_retry(values)}.{_first(values)}",
     "cancelled": _cancelled,
 }
