@@ -87,8 +87,11 @@ class DocumentEvidence(Evidence):
         return hold.how in ("counted", "set aside") and not is_by_run
 
     def _cancelled_itself_at(self, hold: Hold) -> Sequence[float]:
-        """When its run was cancelled, if that was before the hold ended; that of a dead process never is."""
-        if hold.ended is None:
+        """When its run was cancelled, if that was before the hold ended, and no other instance could end it yet.
+
+        That of a dead process never is. One that is cut off cancels its runs, too, but cannot write that.
+        """
+        if hold.ended is None or (hold.ended.at - hold.beat.at).total_seconds() >= hold.lease:
             return []
         ended_at = self.when(hold.ended) + NEARLY
         return [at for at in self._wrote_at(hold, "cancelled") if at < ended_at]

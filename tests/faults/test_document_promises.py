@@ -155,6 +155,14 @@ def test_what_kept_its_promises_is_accepted(what: str) -> None:
     assert broken(ACCEPTED[what]) == []
 
 
+def test_a_claim_that_was_cut_off_is_rescued_and_one_that_missed_too_many_leases_is_not() -> None:
+    cut_off = story(
+        replace(MISSED, records=[replace(one, at=2.1) if one.at == 1.8 else one for one in MISSED.records]), a=RESCUED
+    )
+    assert [cut_off.is_rescue(hold) for hold in cut_off.holds] == [True, False]
+    assert [MISSED.is_rescue(hold) for hold in MISSED.holds] == [False, False]
+
+
 def records(evidence: DocumentEvidence, *more: Record) -> DocumentEvidence:
     """With these as well."""
     return replace(evidence, records=sorted([*evidence.records, *more], key=lambda one: one.at))
