@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
@@ -15,10 +16,12 @@ from trio_monque.diagnosis.reasons import Circumstances, no_instance_runs, reaso
 from trio_monque.jobs.claim_stamps_and_fences import ClaimStamp
 from trio_monque.jobs.instance import MOST_NAMES, Instance, LastBlock
 from trio_monque.jobs.job import Job, JobStatus
+from trio_monque.jobs.job_parts import ChildOf
 from trio_monque.jobs.name_pause import NamePause
 
 NOW: Final = datetime(2026, 1, 1, 12, tzinfo=UTC)
 ID: Final = ObjectId("65f1c0ffee0123456789abcd")
+PARENT: Final = ObjectId("65f1c0ffee0123456789abce")
 
 
 def ago(seconds: float) -> datetime:
@@ -343,6 +346,16 @@ ENDED: Final = {
     "failed, as no worker can read its data": (
         a_job("failed", fail_reason="UnreadablePayloadError: data.total: not an integer"),
         f"It has failed: {AGAIN}. Deploy a worker that can read its data first.",
+    ),
+    "failed child": (
+        replace(a_job("failed"), child=ChildOf(parent=PARENT)),
+        in_one_line(
+            f"""
+            It has failed, and is a child of job {PARENT}. While that may ask for it again, retry that instead:
+            `trio-monque retry {PARENT}`. Once it has completed, a retry of this job alone undoes nothing that the
+            parent did about the failure.
+            """
+        ),
     ),
     "failed schedule": (
         a_job("failed", repeat_interval="0 6 * * *"),

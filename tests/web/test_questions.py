@@ -225,6 +225,7 @@ SAMPLE: Final = {
     "is_ours": True,
     "lease": 90.0,
     "name": "mail",
+    "parent": "65f1c0ffee0123456789abcd",
     "seconds": 75.0,
     "served": ["letter"],
     "silent": 4.25,
@@ -244,7 +245,7 @@ def test_each_documented_kind_has_a_sentence() -> None:
             {},
             {"is_capped": True, "ahead": 0},
             {"similar": None, "is_ours": False, "since": None, "start_by": None},
-            {"handler": None, "is_over": True, "is_unreadable": True},
+            {"handler": None, "is_over": True, "is_unreadable": True, "parent": None},
         ):
             sentence = sentence_of(Reason(kind, {**SAMPLE, **changed}))
             assert sentence[0].isupper() or sentence[0].isdigit(), sentence
@@ -259,7 +260,7 @@ def test_each_documented_kind_has_a_sentence() -> None:
 
 def test_an_ended_job_says_what_a_retry_does() -> None:
     def said(kind: str, *, is_recurring: bool = False, start_by: datetime | None = None) -> str:
-        values = {"is_recurring": is_recurring, "start_by": start_by, "is_unreadable": False}
+        values = {"is_recurring": is_recurring, "start_by": start_by, "is_unreadable": False, "parent": None}
         return sentence_of(Reason(kind, values))
 
     again, by_schedule = (f"A retry runs it {one}, with all its attempts" for one in ("again", BY_SCHEDULE))

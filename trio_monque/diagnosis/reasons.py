@@ -62,7 +62,9 @@ def reasons_of(job: Job, about: Circumstances) -> Sequence[Reason]:
             return [*_how_it_runs(job, about)]
         case JobStatus.FAILED:
             is_unreadable = (job.fail_reason or "").startswith(UnreadablePayloadError.__name__)
-            return [Reason("failed", {"is_recurring": job.schedule is not None, "is_unreadable": is_unreadable})]
+            parent = None if job.child is None or job.child.parent is None else str(job.child.parent)
+            values = {"is_recurring": job.schedule is not None, "is_unreadable": is_unreadable, "parent": parent}
+            return [Reason("failed", values)]
         case JobStatus.CANCELLED:
             start_by = job.limits.start_by if was_unstarted(job) else None
             return [Reason("cancelled", {"is_recurring": job.schedule is not None, "start_by": start_by})]

@@ -130,6 +130,12 @@ def _cancel_requested(values: Values, job: Job) -> str:
 def _failed(values: Values, job: Job) -> str:
     # A retry before that would fail again in the same way.
     first = " Deploy a worker that can read its data first." if values["is_unreadable"] else ""
+    if (parent := values["parent"]) is not None:
+        return (
+            f"It has failed, and is a child of job {parent}. While that may ask for it again, retry that instead: "
+            f"`trio-monque retry {parent}`. Once it has completed, a retry of this job alone undoes nothing that the "
+            f"parent did about the failure.{first}"
+        )
     return f"It has failed: {_retry(values, job)}.{first}"
 
 

@@ -95,6 +95,15 @@ def _retry(values: Values) -> str:
     return f"A retry runs it {again}, with all its attempts"
 
 
+def _failed(values: Values) -> str:
+    if (parent := values["parent"]) is None:
+        return f"It has failed for good. {_retry(values)}.{_first(values)}"
+    return (
+        f"It has failed for good, and is a child of job {parent}. While that may ask for it again, retry that "
+        f"instead.{_first(values)}"
+    )
+
+
 def _first(values: Values) -> str:
     return " Deploy a worker that can read its data first." if values["is_unreadable"] else ""
 
@@ -124,6 +133,6 @@ _SENTENCES: Final[Mapping[str, Callable[[Values], str]]] = {
     "no_rescuer": lambda _: "No other live instance can rescue it.",
     "cancel_requested": lambda values: f"Its cancellation was requested {length(values['seconds'])} ago.",
     "completed": lambda _: "It has completed.",
-    "failed": lambda values: f"It has failed for good. {_retry(values)}.{_first(values)}",
+    "failed": _failed,
     "cancelled": _cancelled,
 }
