@@ -156,7 +156,7 @@ def test_pages_continue_where_the_one_before_ended(command: Command, monque: Mon
 
 def test_empty_list_says_where_it_looked(command: Command, db: Database) -> None:
     ended = command("jobs", "--collection", "typo")
-    assert (ended.status, ended.out) == (0, f"no such job in {db.name}.typo\n")
+    assert (ended.status, ended.out) == (0, f"no job in {db.name}.typo matches\n")
     assert command("jobs", "--collection", "typo", "--json").json == {"jobs": [], "cursor": None}
     assert db.list_collection_names() == []
 

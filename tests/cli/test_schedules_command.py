@@ -49,10 +49,16 @@ def test_recurring_jobs_are_listed_by_their_next_runs_with_zone_key_and_failures
 
 
 def test_a_limit_is_reported_and_nothing_at_all_is_a_sentence(command: Command, monque: Monque, db: Database) -> None:
-    assert command("schedules").out == f"no recurring job in {db.name}.monque_jobs\n"
+    nothing = f"no recurring job in {db.name}.monque_jobs\n"
+    assert (command("schedules").out, command("schedules").err) == (nothing, "")
+    monque.sync.enqueue("once")
+    ended = command("schedules")
+    assert ended.out == nothing
+    assert "there is no index of schedules yet" in ended.err
+    assert "--limit" not in ended.err  # It would not help.
     for number in range(3):
         monque.sync.schedule("0 * * * *", f"name-{number}")
     ended = command("schedules", "--limit", "2")
     assert (ended.status, len(ended.lines)) == (0, 3)
-    assert ended.err == "there are more: --limit shows more of them\n"
+    assert ended.err == "there are more: give a greater --limit\n"
     assert command("schedules", "--limit", "3").err == ""

@@ -178,17 +178,28 @@ PENDING: Final = {
         (
             an_instance(last_block=LastBlock("rude", ago(30), 2.5)),
             an_instance("w2", last_block=LastBlock(None, ago(5), 1.5)),
-            an_instance("w3", last_block=LastBlock(None, ago(5000), 1.5)),
+            an_instance("w3", last_block=LastBlock(None, ago(91), 1.5)),  # Before it was due.
             an_instance("w4", "report", last_block=LastBlock("report", ago(5), 1.5)),
         ),
         {},
         """
         It has been due for 1m 30s, and is the first of its name.
         3 live instances run its name, and held 0 jobs of it at the last
-        heartbeat. The event loop of w1 is blocked now and then, last 30s ago, for 2.5s, by a handler of 'rude':
-        meanwhile, that instance starts nothing. Its log has the frames. The event loop of w2 is blocked now and then,
-        last 5.0s ago, for 1.5s, by something outside of the handlers: meanwhile, that instance starts nothing. Its log
-        has the frames.
+        heartbeat. While it was due, a handler of 'rude' blocked the event loop of w1 for 2.5s or longer, seen last 30s
+        ago: an instance whose loop is blocked starts nothing. Its log has the frames. While it was due, something
+        outside of the handlers blocked the event loop of w2 for 1.5s or longer, seen last 5.0s ago: an instance whose
+        loop is blocked starts nothing. Its log has the frames.
+        """,
+    ),
+    "beside an event loop that was blocked long ago": (
+        a_job(next_run_at=ago(3600)),
+        (an_instance(last_block=LastBlock("rude", ago(901), 2.5)),),
+        {},
+        """
+        It has been due for 1h, and is the first of its name.
+        1 live instance runs its name, and held 0 jobs of it at the
+        last heartbeat. Nothing seems to hold it up: look again in a few seconds, then ask `trio-monque doctor`, then
+        look in the log of the worker for its id.
         """,
     ),
     "one with a free slot": (
@@ -351,9 +362,9 @@ ENDED: Final = {
         replace(a_job("failed"), child=ChildOf(parent=PARENT)),
         in_one_line(
             f"""
-            It has failed, and is a child of job {PARENT}. While that may ask for it again, retry that instead:
-            `trio-monque retry {PARENT}`. Once it has completed, a retry of this job alone undoes nothing that the
-            parent did about the failure.
+            It has failed, and is a child of job {PARENT}. Unless that has completed, retry that instead:
+            `trio-monque retry {PARENT}`. If it has, it may have undone what this job is a part of: look at it before
+            you retry this job.
             """
         ),
     ),

@@ -125,7 +125,7 @@ def _why_due(job: Job, about: Circumstances) -> Iterator[Reason]:
     yield Reason("is_due", {"seconds": late, "ahead": ahead, "is_capped": is_capped})
     if runs_it:
         yield Reason("is_served", {"instances": len(runs_it), "held": held, "is_full": is_full})
-    blocked = list(_blocked_loops(runs_it, about.now))
+    blocked = list(_blocked_loops(runs_it, job.next_run_at, about.now))
     yield from blocked
     deaths = deaths_of(job)
     if deaths >= SUSPECT_FROM:
@@ -134,15 +134,15 @@ def _why_due(job: Job, about: Circumstances) -> Iterator[Reason]:
         yield Reason("nothing_known")
 
 
-def _blocked_loops(instances: Sequence[Instance], now: datetime) -> Iterator[Reason]:
-    """One that is blocked claims nothing, and starts nothing that it has claimed."""
+def _blocked_loops(instances: Sequence[Instance], due_at: datetime, now: datetime) -> Iterator[Reason]:
+    """Those that were seen while the job was due. An instance whose loop is blocked starts nothing."""
     for one in instances:
-        if (last := one.last_block) is None:
+        if (last := one.last_block) is None or last.at < due_at:
             continue
-        ago = (now - last.at) / timedelta(seconds=1)
+        ago = max((now - last.at) / timedelta(seconds=1), 0.0)
         if ago <= BLOCKED_LATELY:
-            block = {"handler": last.name, "seconds": last.seconds, "ago": max(ago, 0.0)}
-            yield Reason("blocked_loop", {"instance": one.id, **block})
+            values = {"instance": one.id, "handler": last.name, "seconds": last.seconds, "ago": ago}
+            yield Reason("blocked_loop", values)
 
 
 def is_silent(job: Job, now: datetime) -> bool:

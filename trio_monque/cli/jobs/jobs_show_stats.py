@@ -125,7 +125,7 @@ def jobs(
         }
         for job in page.jobs
     ]
-    print_records(records, f"no such job in {access.name}{' so far' if following else ''}", kept=3)
+    print_records(records, f"no job in {access.name} matches{' so far' if following else ''}", kept=3)
     if following:
         warn(f"more: --cursor {following}")
     return SUCCEEDED

@@ -15,6 +15,12 @@ from ..exit_statuses import SUCCEEDED
 from ..output import duration, moment, print_json, print_records, warn
 from .access import JobsAccess, jobs_options
 
+_MORE: Final = "there are more: give a greater --limit"
+_WITHOUT_INDEX: Final = (
+    "only 5,000 live jobs with a unique key were searched, because there is no index of schedules yet: this library "
+    "creates it when it first declares a schedule; schedules of Monque for Node may be missing here"
+)
+
 _EXAMPLES: Final = """\b
 Examples:
   trio-monque schedules
@@ -28,7 +34,7 @@ Examples:
     type=click.IntRange(1, MOST_LISTED),
     default=100,
     metavar="N",
-    help="Show N at most. (default: 100)  [1<=x<=1000]",
+    help="Show N at most. (default: 100)",
 )
 @jobs_options
 def schedules(access: JobsAccess, *, limit: int) -> int:
@@ -61,7 +67,7 @@ def schedules(access: JobsAccess, *, limit: int) -> int:
     ]
     print_records(records, f"no recurring job in {access.name}", kept=4)
     if found.is_capped:
-        warn("there are more: --limit shows more of them")
+        warn(_MORE if len(found.jobs) >= limit else _WITHOUT_INDEX)
     return SUCCEEDED
 
 

@@ -99,8 +99,9 @@ def _blocked_loop(values: Values, job: Job) -> str:
     handler = values["handler"]
     culprit = "something outside of the handlers" if handler is None else f"a handler of {handler!r}"
     return (
-        f"The event loop of {values['instance']} is blocked now and then, last {duration(values['ago'])} ago, for "
-        f"{duration(values['seconds'])}, by {culprit}: meanwhile, that instance starts nothing. Its log has the frames."
+        f"While it was due, {culprit} blocked the event loop of {values['instance']} for "
+        f"{duration(values['seconds'])} or longer, seen last {duration(values['ago'])} ago: an instance whose loop is "
+        "blocked starts nothing. Its log has the frames."
     )
 
 
@@ -132,9 +133,9 @@ def _failed(values: Values, job: Job) -> str:
     first = " Deploy a worker that can read its data first." if values["is_unreadable"] else ""
     if (parent := values["parent"]) is not None:
         return (
-            f"It has failed, and is a child of job {parent}. While that may ask for it again, retry that instead: "
-            f"`trio-monque retry {parent}`. Once it has completed, a retry of this job alone undoes nothing that the "
-            f"parent did about the failure.{first}"
+            f"It has failed, and is a child of job {parent}. Unless that has completed, retry that instead: "
+            f"`trio-monque retry {parent}`. If it has, it may have undone what this job is a part of: look at it "
+            f"before you retry this job.{first}"
         )
     return f"It has failed: {_retry(values, job)}.{first}"
 

@@ -63,8 +63,8 @@ def _runs(values: Values) -> str:
 def _blocked_loop(values: Values) -> str:
     culprit = "something outside of the handlers" if values["handler"] is None else f"a handler of {values['handler']}"
     return (
-        f"The event loop of {values['instance']} is blocked now and then, last {length(values['ago'])} ago, for "
-        f"{length(values['seconds'])}, by {culprit}: meanwhile, that instance starts nothing."
+        f"While it was due, {culprit} blocked the event loop of {values['instance']} for {length(values['seconds'])} "
+        f"or longer, seen last {length(values['ago'])} ago: an instance whose loop is blocked starts nothing."
     )
 
 
@@ -99,8 +99,8 @@ def _failed(values: Values) -> str:
     if (parent := values["parent"]) is None:
         return f"It has failed for good. {_retry(values)}.{_first(values)}"
     return (
-        f"It has failed for good, and is a child of job {parent}. While that may ask for it again, retry that "
-        f"instead.{_first(values)}"
+        f"It has failed for good, and is a child of job {parent}. Unless that has completed, retry that instead. "
+        f"If it has, it may have undone what this job is a part of: look at it first.{_first(values)}"
     )
 
 
