@@ -350,13 +350,13 @@ def test_watch_counts_again_until_it_is_interrupted(
 def test_instances_are_listed_with_their_state_and_the_paused_names(
     command: Command, db: Database, monque: Monque
 ) -> None:
-    enter(db, "worker-1", "mail", "report")
+    enter(db, "worker-1", "mail", "report", held_by_name={"mail": 5, "report": 1}, held=6, full_names=("mail",))
     enter(db, "worker-2", "mail", heartbeat_ago=3600)
     monque.sync.pause("report", by="dana\n")
     ended = command("instances")
     assert ended.status == 0
     assert [line.split()[:2] for line in ended.lines[1:3]] == [["worker-1", "live"], ["worker-2", "dead"]]
-    assert ended.lines[1].endswith("mail, report")
+    assert ended.lines[1].endswith("mail (5, no free slot), report (1)")
     assert re.fullmatch(r"paused: report since \d{4}-\d\d-\d\d \d\d:\d\d:\d\dZ by dana\\n", ended.lines[-1])
     found = command("instances", "--json").json
     assert [(one["id"], one["state"], one["names"]) for one in found["instances"]] == [

@@ -262,7 +262,10 @@ FORGED: Final[Mapping[str, tuple[DocumentEvidence, str]]] = {
         "ends_are_of_the_holder_or_the_silent",
     ),
     "taken from one that is cancelled later": (
-        replace(MISSED, records=[replace(one, at=2.3) if one.what == "cancelled" else one for one in MISSED.records]),
+        story(
+            replace(MISSED, records=[replace(one, at=2.3) if one.at == 1.8 else one for one in MISSED.records]),
+            a=[*RESCUED[:2], (1.9, free(2.6)), *RESCUED[3:]],
+        ),
         "ends_are_of_the_holder_or_the_silent",
     ),
     "taken from a plain program within the skew": (

@@ -10,7 +10,7 @@ import pytest
 import trio
 from pymongo import MongoClient, monitoring
 
-from tests.support.open_resources import Connections, threads
+from tests.support.open_resources import RELAY, Connections, threads
 from tests.support.thoroughly import in_full
 from trio_monque import RunningJob, Workers, open_scheduler
 from trio_monque.events import JobCompleted
@@ -104,3 +104,13 @@ async def test_hundred_cycles_leave_no_more_threads_and_connections_than_the_fir
             now = threads()
             assert all(count <= first_threads[name] for name, count in now.items()), (now, first_threads)
     assert first_connections >= AT_ONCE_IN_THE_FIRST
+
+
+def test_relays_that_other_tests_keep_are_not_counted() -> None:
+    ends = threading.Event()
+    relay = threading.Thread(target=ends.wait, name=RELAY)
+    relay.start()
+    counted = threads()
+    ends.set()
+    relay.join()
+    assert RELAY not in counted

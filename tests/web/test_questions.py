@@ -19,6 +19,7 @@ from trio_monque.store.jobs import minutes_written
 from trio_monque.web import create_app
 from trio_monque.web.api.schema_check import is_valid
 from trio_monque.web.api.schemas import ref
+from trio_monque.web.words.lengths import moment
 from trio_monque.web.words.reason_sentences import sentence_of
 
 INVALID: Final = (400, {"error": "Input validation failed"})
@@ -256,6 +257,18 @@ def test_each_documented_kind_has_a_sentence() -> None:
     )
     served = Reason("is_served", {**SAMPLE, "held": 2, "is_full": True})
     assert sentence_of(served) == "1 live instance runs its name, with 2 jobs of it running: all slots are taken."
+
+
+def test_a_thread_that_goes_on_and_a_child_that_failed_have_their_own_sentences() -> None:
+    assert sentence_of(Reason("runs", {**SAMPLE, "is_over": True})) == (
+        f"It was claimed by w1 since {moment(AT)}, and its time limit is over: the run was cancelled, but its thread "
+        "goes on, and holds a slot until it returns; the last sign of life came 4.2 s ago."
+    )
+    assert sentence_of(Reason("failed", {**SAMPLE, "is_unreadable": True})) == (
+        "It has failed for good, and is a child of job 65f1c0ffee0123456789abcd. Unless that has completed, retry that "
+        "instead. If it has, it may have undone what this job is a part of: look at it first. Deploy a worker that can "
+        "read its data first."
+    )
 
 
 def test_an_ended_job_says_what_a_retry_does() -> None:
