@@ -307,6 +307,30 @@ def test_what_an_operator_asks_works_on_asyncio(things: Collection) -> None:
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("chosen", [{}, {"operation_timeout": 3600.0}], ids=["default", "an hour"])
+async def test_operation_timeout_of_an_operators_calls_reaches_the_server(
+    mongod: EmbeddedServer, things: Collection, autojump_clock: MockClock, chosen: dict[str, Any]
+) -> None:
+    """The server builds an index for as long as the command may take, and then gives up the build."""
+    fill(things, 2)
+    recorder = Recorder()
+    with MongoClient[Any](mongod.uri, event_listeners=[recorder]) as client:
+        handle = client[things.database.name][things.name]
+        await create_claim_index(handle, OPEN, **chosen)
+        await dead_letters(handle, OPEN, **chosen)
+        await readmit(handle, filter=OPEN, **chosen)
+    limits = {name: command.get("maxTimeMS", 0.0) for name, command in recorder.commands}
+    most = chosen.get("operation_timeout", 10.0) * 1000
+    for name in ("createIndexes", "find", "update"):
+        assert most / 2 < limits[name] <= most, limits
+
+
+@pytest.mark.parametrize("call", [create_claim_index, dead_letters, readmit])
+async def test_operation_timeout_of_an_operators_call_must_be_seconds(call: Any, things: Collection) -> None:
+    with pytest.raises(InvalidOptionError, match="operation_timeout"):
+        await call(things, filter=OPEN, operation_timeout=0)
+
+
 def test_defaults_are_what_is_published() -> None:
     config = ClaimConfig()
     assert (config.lock_field, config.sort, config.concurrency, config.wait) == ("lock", None, 5, True)

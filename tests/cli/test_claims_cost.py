@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any, Final
 
 import pytest
@@ -40,7 +41,7 @@ def test_each_question_reads_a_bounded_number_of_documents(
 ) -> None:
     monkeypatch.setattr(counting, "MOST_COUNTED", MOST_COUNTED)
     insert_all(db["things"], documents())
-    trio.run(create_claim_index, db["things"], {"done": None})
+    trio.run(partial(create_claim_index, db["things"], {"done": None}, operation_timeout=200.0))
     for arguments in (
         ["stats", "things"],
         ["held", "things", "--json"],

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, TypeVar
 
-from ..checks import check_count
+from ..checks import check_count, check_number
 from ..error_types import InvalidOptionError
 from ..store import documents
 from ..store.documents.locked_collection import LockedCollection
@@ -44,6 +44,7 @@ async def create_claim_index(
     *,
     lock_field: str = "lock",
     sort: Sort | None = None,
+    operation_timeout: float = 10.0,
 ) -> str:
     """Create the index that serves claims with this filter, lock field and order; return its name.
 
@@ -51,13 +52,17 @@ async def create_claim_index(
     claimed. For `$exists: False`, `$ne` and `$nin` the server does not, and the index begins with the fields of the
     filter. Works on any anyio backend.
 
+    Args:
+        collection, filter, lock_field, sort: As for `open_claims`.
+        operation_timeout: Seconds that the call may take. The server reads the whole collection to build an index, and
+            gives up the build when they are over: for millions of documents, give minutes.
+
     Raises:
         InvalidDatabaseError, InvalidOptionError: The message names what is wrong.
-        MonqueConnectionError: The server refuses, or cannot be reached.
+        MonqueConnectionError: The server refuses, cannot be reached, or has not built the index in this time.
     """
-    return await DatabaseThreads().call(
-        partial(documents.indexes.create, _locked(collection, filter, lock_field, sort))
-    )
+    locked = _locked(collection, filter, lock_field, sort, operation_timeout=operation_timeout)
+    return await DatabaseThreads().call(partial(documents.indexes.create, locked))
 
 
 async def dead_letters(
@@ -66,17 +71,20 @@ async def dead_letters(
     *,
     lock_field: str = "lock",
     limit: int = 100,
+    operation_timeout: float = 10.0,
 ) -> Sequence[DeadLetter[DocT]]:
     """Return at most `limit` dead letters that match the filter. Works on any anyio backend.
+
+    The query may take `operation_timeout` seconds.
 
     Raises:
         InvalidDatabaseError, InvalidOptionError: The message names what is wrong.
         MonqueConnectionError: The database cannot be reached or used.
     """
     check_count("limit", limit, at_least=1)
+    locked = _locked(collection, filter, lock_field, operation_timeout=operation_timeout)
     found = await DatabaseThreads().call(
-        partial(documents.listing_and_readmitting.listed, _locked(collection, filter, lock_field), limit),
-        abandon_on_cancel=True,
+        partial(documents.listing_and_readmitting.listed, locked, limit), abandon_on_cancel=True
     )
     return [DeadLetter(one.id, one.lock.tries, one.lock.error, one.document) for one in found]
 
@@ -86,11 +94,12 @@ async def readmit(
     *document_ids: Any,
     filter: Mapping[str, Any] | None = None,  # noqa: A002
     lock_field: str = "lock",
+    operation_timeout: float = 10.0,
 ) -> int:
     """Make dead letters claimable again, with all their attempts; return how many.
 
-    Give the ids of documents, or a filter ({} for all). Documents that are not dead letters do not change. Works on any
-    anyio backend.
+    Give the ids of documents, or a filter ({} for all). Documents that are not dead letters do not change. Each of the
+    commands may take `operation_timeout` seconds. Works on any anyio backend.
 
     Raises:
         InvalidDatabaseError, InvalidOptionError: The message names what is wrong.
@@ -98,14 +107,22 @@ async def readmit(
     """
     if bool(document_ids) == (filter is not None):
         raise InvalidOptionError("document_ids", document_ids, "give the ids of documents, or filter= ({} for all)")
-    locked = _locked(collection, _EVERY if filter is None else filter, lock_field)
+    wanted = _EVERY if filter is None else filter
+    locked = _locked(collection, wanted, lock_field, operation_timeout=operation_timeout)
     return await DatabaseThreads().call(
         partial(documents.listing_and_readmitting.readmit, locked, document_ids or None)
     )
 
 
-def _locked(collection: object, wanted: object, lock_field: str, sort: Sort | None = None) -> LockedCollection:
+def _locked(
+    collection: object, wanted: object, lock_field: str, sort: Sort | None = None, *, operation_timeout: float
+) -> LockedCollection:
     check_lock_field(lock_field)
+    check_number("operation_timeout", operation_timeout, above=0, at_most=86400)
     return LockedCollection.of(
-        check_collection(collection), check_filter(wanted, lock_field), lock_field=lock_field, sort=checked_sort(sort)
+        check_collection(collection),
+        check_filter(wanted, lock_field),
+        lock_field=lock_field,
+        sort=checked_sort(sort),
+        operation_timeout=operation_timeout,
     )
