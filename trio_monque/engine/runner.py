@@ -95,7 +95,7 @@ class Runner(Generic[ClaimT, SettlementT]):
         self._wakes_when_settled = True
 
     def changed(self) -> None:
-        """Wakes the tasks in `wait_changed`: something was claimed, settled or released, or an attempt at it failed."""
+        """Wakes the tasks in `wait_changed`: something was claimed, parked, settled or released, or that failed."""
         if self._changed is not None:
             self._changed.set()
             self._changed = None
@@ -105,6 +105,16 @@ class Runner(Generic[ClaimT, SettlementT]):
         if self._changed is None:
             self._changed = trio.Event()
         await self._changed.wait()
+
+    @property
+    def are_all_parked(self) -> bool:
+        """Whether claims are held, and every run waits for other items."""
+        return 0 < self.parked == len(self.held)
+
+    async def wait_all_parked(self) -> None:
+        """Returns when that is so."""
+        while not self.are_all_parked:
+            await self.wait_changed()
 
     def hold(self, claim: ClaimT, sent: float, now: float | None = None) -> Run[ClaimT]:
         """Holds a granted claim: from now on it is renewed and has a slot. `sent` is when the claim was asked for.
@@ -300,6 +310,7 @@ class Runner(Generic[ClaimT, SettlementT]):
             self._free_slot(run)
             run.is_suspect = False
             self.parked += 1
+            self.changed()
 
     def unpark(self, run: Run[ClaimT]) -> None:
         """End that wait: the run takes a slot again, even if none is free. No new run starts before one is free."""
