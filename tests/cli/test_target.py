@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
+import trio
 
 from trio_monque import RunningJob, Workers
 from trio_monque.cli.run.target import SelectedNames, WorkerTarget, load_target, workers_of_all
-from trio_monque.cli.tracebacks import UserCodeError
+from trio_monque.cli.tracebacks import UserCodeError, traceback_for_user
 from trio_monque.errors import MonqueError
 
 
@@ -80,3 +83,64 @@ async def test_async_context_manager_is_entered_and_left() -> None:
             assert workers.names == ("send", "weigh", "post")
         steps.append("entered")
     assert steps == ["opened", "opened", "entered", "closed", "closed"]
+
+
+async def awaits_a_future_of_its_own() -> None:
+    await asyncio.Event().wait()
+
+
+async def awaits_what_only_asyncio_understands() -> None:
+    loop = asyncio.new_event_loop()
+    try:
+        await loop.create_future()
+    finally:
+        loop.close()
+
+
+async def asks_for_the_loop() -> None:
+    asyncio.get_running_loop().call_soon(print)
+
+
+async def has_another_error() -> None:
+    raise ValueError("the password is missing")
+
+
+@pytest.mark.parametrize(
+    ("needs", "is_explained"),
+    [
+        (awaits_a_future_of_its_own, True),
+        (awaits_what_only_asyncio_understands, True),
+        (asks_for_the_loop, True),
+        (lambda: asyncio.sleep(1), True),
+        (has_another_error, False),
+    ],
+)
+def test_target_that_needs_asyncio_names_the_option_if_it_was_called_on_trio(
+    needs: Callable[[], Awaitable[None]], is_explained: bool
+) -> None:
+    @asynccontextmanager
+    async def opened() -> AsyncIterator[Workers[str]]:
+        await needs()
+        yield shop()
+
+    async def run() -> None:
+        async with AsyncExitStack() as stack:
+            await workers_of_all([WorkerTarget("shop:opened", opened)], stack)
+
+    with pytest.raises(UserCodeError) as raised:
+        trio.run(run)
+    assert ("--loop asyncio" in traceback_for_user(raised.value)) == is_explained
+
+
+def test_target_that_fails_on_asyncio_gets_no_advice_about_loops() -> None:
+    async def fails() -> Workers[str]:
+        await asyncio.wait_for(asyncio.Event().wait(), 0)
+        return shop()
+
+    async def run() -> None:
+        async with AsyncExitStack() as stack:
+            await workers_of_all([WorkerTarget("shop:fails", fails)], stack)
+
+    with pytest.raises(UserCodeError) as raised:
+        anyio.run(run, backend="asyncio")
+    assert "--loop" not in traceback_for_user(raised.value)

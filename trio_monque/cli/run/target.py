@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
+import traceback
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass
@@ -11,6 +12,8 @@ from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
+
+import trio
 
 from ...checks import signature_of
 from ...error_types import MonqueError
@@ -146,6 +149,7 @@ async def _workers_of(target: WorkerTarget, stack: AsyncExitStack) -> Workers[An
             if isinstance(given, AbstractAsyncContextManager):
                 given = await stack.enter_async_context(given)
         except Exception as error:
+            _explain_loop(error)
             raise UserCodeError from error
     match given:
         case Workers():
@@ -153,6 +157,14 @@ async def _workers_of(target: WorkerTarget, stack: AsyncExitStack) -> Workers[An
         case (Workers() as workers, resources):
             return workers.with_resources(resources)
     raise MonqueError(f"{target.name} provides a value of type {type(given).__name__}: it must be {_EXPECTED}")
+
+
+def _explain_loop(error: Exception) -> None:
+    """Add a note to an error that a target raises because it needs asyncio, and was called on trio."""
+    modules = [str(frame.f_globals.get("__name__")) for frame, _ in traceback.walk_tb(error.__traceback__)]
+    is_of_asyncio = any(one.split(".")[0] == "asyncio" for one in modules)
+    if trio.lowlevel.in_trio_task() and (is_of_asyncio or "event loop" in str(error) or "asyncio" in str(error)):
+        error.add_note("The target was called on trio. If it needs asyncio, pass --loop asyncio.")
 
 
 def check_usable(target: WorkerTarget) -> None:
