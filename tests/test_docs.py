@@ -10,6 +10,7 @@ import secrets
 import shlex
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, Field, fields
 from datetime import timedelta
@@ -51,6 +52,22 @@ def test_options_page_has_every_option_with_its_default() -> None:
         row[0].strip("`"): ast.literal_eval(row[1].strip("`")) for row in rows("reference/options.md", "# Options")
     }
     assert reported == {field.name: _default(field) for field in fields(SchedulerConfig)}
+
+
+def test_reference_lists_every_extra_for_users_and_what_each_includes() -> None:
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    included = {
+        extra: sorted(
+            one for text in needs for one in re.findall(r"^trio-monque\[(.*)\]$", text) for one in one.split(",")
+        )
+        for extra, needs in declared.items()
+    }
+    del included["dev"]
+    reported = {
+        extra.strip("`"): re.findall(r"`(\w+)`", purpose.partition("Includes")[2])
+        for extra, purpose in rows("reference/index.md", "Extras install")
+    }
+    assert reported == included
 
 
 def test_claims_page_lists_all_options_with_their_defaults() -> None:

@@ -38,6 +38,13 @@ def test_program_of_the_readme_runs(mongod: EmbeddedServer, db: Database) -> Non
     assert [job["status"] for job in db["monque_jobs"].find()] == ["completed"]
 
 
+def test_program_of_the_readme_runs_on_asyncio_with_another_last_line(mongod: EmbeddedServer, db: Database) -> None:
+    program, _ = fenced_blocks(README, "python")
+    on_asyncio = program.replace("trio.run(main)", "asyncio.run(main())").replace("import trio\n", "import asyncio\n")
+    assert run_program("-c", on_asyncio, uri=mongod.uri, database=db.name) == "Hello, world!\n"
+    assert [job["status"] for job in db["monque_jobs"].find()] == ["completed"]
+
+
 def test_test_of_the_readme_is_the_beginning_of_one_of_an_example() -> None:
     _, test = fenced_blocks(README, "python")
     assert test.startswith("async def test_")
