@@ -96,6 +96,7 @@ def test_more_running_jobs_than_are_looked_at_show_nothing(
 FREE: dict[str, dict[str, Any]] = {
     "the instance holds nothing": {},
     "it holds jobs of another name": {"held": 1, "held_by_name": {"report": 1}},
+    "what it holds waits for children": {"held": 2, "parked": 1, "held_by_name": {"report": 2}},
 }
 
 

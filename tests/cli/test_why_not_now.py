@@ -163,6 +163,17 @@ PENDING: Final = {
         heartbeat: all slots were taken.
         """,
     ),
+    "what they hold waits for children": (
+        a_job(),
+        (an_instance("w1", "mail", "report", held_by_name={"report": 3}, held=3, parked=1, slots=3),),
+        {},
+        """
+        It has been due for 1m 30s, and is the first of its name.
+        1 live instance runs its name, and held 0 jobs of it at the
+        last heartbeat. Nothing seems to hold it up: look again in a few seconds, then ask `trio-monque doctor`, then
+        look in the log of the worker for its id.
+        """,
+    ),
     "all slots of its name taken": (
         a_job(),
         (an_instance(held_by_name={"mail": 5}, held=5, slots=10, full_names=("mail",)), DRAINS),

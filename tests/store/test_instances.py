@@ -33,6 +33,7 @@ ENTRY = Instance(
     held=3,
     held_by_name={"send.$mail": 2, "greet": 1},
     overdue_by_name={"send.$mail": 1},
+    parked=1,
     full_names=("greet",),
     time_limits={"send.$mail": 0.5},
     loop_blocked=3,
@@ -42,7 +43,7 @@ ENTRY = Instance(
 LATER = replace(
     ENTRY, last_heartbeat=PAST + timedelta(seconds=1), draining=True, held=0, held_by_name={}, overdue_by_name={}
 )
-LATER_FIELDS = ("overdueByName", "fullNames", "timeLimits", "loopBlocked", "lastBlock")
+LATER_FIELDS = ("overdueByName", "parked", "fullNames", "timeLimits", "loopBlocked", "lastBlock")
 """Those that the first release did not write."""
 OTHER = replace(ENTRY, incarnation="second")
 
@@ -68,7 +69,7 @@ def test_entry_of_an_older_release_is_read(beside: JobCollection) -> None:
     instances.insert(beside, ENTRY)
     entries = beside.collection.database[instances.name_of_collection(beside.collection.name)]
     entries.update_one({"_id": "us"}, {"$unset": dict.fromkeys(LATER_FIELDS, "")})
-    older = replace(ENTRY, overdue_by_name={}, full_names=(), time_limits={}, loop_blocked=0, last_block=None)
+    older = replace(ENTRY, overdue_by_name={}, parked=0, full_names=(), time_limits={}, loop_blocked=0, last_block=None)
     assert instances.read(beside, "us") == older
 
 

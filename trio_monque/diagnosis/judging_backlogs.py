@@ -75,5 +75,5 @@ def _has_free_slot(instance: Instance, name: str, runs: RunsOfName | None, facts
     is_limit_known = not number or len(instance.names) == 1
     # What it held then and does not run any more has ended: its jobs do start.
     are_the_same = instance.held_by_name.get(name, 0) <= number and name not in instance.overdue_by_name
-    taken = instance.held + sum(instance.overdue_by_name.values())
+    taken = instance.held - instance.parked + sum(instance.overdue_by_name.values())
     return is_limit_known and are_the_same and taken < instance.slots

@@ -60,6 +60,7 @@ class Instance:
         held_by_name: How many jobs of each name it held, for the twenty names with the most.
         overdue_by_name: How many plain handlers of each name went on then although their runs were cancelled, for the
             twenty names with the most. Each holds a slot of its name.
+        parked: How many of the held jobs waited for children, without a slot.
         slots: How many jobs can run at once in it; None if an older release has written the entry.
         full_names: The names whose limits of `concurrency` its runs had reached; twenty at most.
         time_limits: Seconds that a run may take, for the names in `held_by_name` whose workers set a `timeout`.
@@ -81,6 +82,7 @@ class Instance:
     held: int = 0
     held_by_name: Mapping[str, int] = field(default_factory=dict)
     overdue_by_name: Mapping[str, int] = field(default_factory=dict)
+    parked: int = 0
     slots: int | None = None
     full_names: tuple[str, ...] = ()
     time_limits: Mapping[str, float] = field(default_factory=dict)
@@ -91,7 +93,7 @@ class Instance:
 
     def is_full_for(self, name: str) -> bool:
         """Whether it is known that no slot was free for a job of this name at its last heartbeat."""
-        return name in self.full_names or (self.slots is not None and self.held >= self.slots)
+        return name in self.full_names or (self.slots is not None and self.held - self.parked >= self.slots)
 
     def __str__(self) -> str:
         return f"{self.id} (process {self.pid} on {self.host})"

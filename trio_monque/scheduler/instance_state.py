@@ -20,6 +20,7 @@ class InstanceState:
         names: The names that it runs.
         slots: How many jobs can run at once; None if unknown.
         held: The name of each job that it holds.
+        parked: How many of them wait for children, without a slot.
         full: The names whose limits its runs have reached.
         overdue: The name of each job whose plain handler goes on although its run was cancelled.
         time_limits: Seconds that a run of a name may take, for the names whose workers set a limit.
@@ -30,6 +31,7 @@ class InstanceState:
     names: Sequence[str] = ()
     slots: int | None = None
     held: Sequence[str] = ()
+    parked: int = 0
     full: Sequence[str] = ()
     overdue: Sequence[str] = ()
     time_limits: Mapping[str, float] = field(default_factory=dict)
@@ -44,6 +46,7 @@ def state_of(engine: JobEngine, workers: Workers) -> InstanceState:
         names=workers.names,
         slots=slots.capacity,
         held=[job.name for job in engine.unfinished],
+        parked=engine.number_parked,
         full=[name for name, running in slots.running_by_group().items() if running >= slots.limit_of(name)],
         overdue=[job.name for job in engine.overdue],
         time_limits={name: limit for name, limit in limits.items() if limit is not None},
@@ -61,6 +64,7 @@ def with_state(entry: Instance, state: InstanceState, now: datetime) -> Instance
         slots=state.slots,
         held=len(state.held),
         held_by_name=held,
+        parked=state.parked,
         overdue_by_name=most_held(state.overdue),
         full_names=tuple(sorted(state.full)[:MOST_NAMES_HELD]),
         # Not of all names: the entry is written at each heartbeat, and a limit matters for what runs.

@@ -20,7 +20,7 @@ from trio.testing import MockClock
 
 from tests.support.engine_log import block_the_loop_until, hearing
 from tests.support.interception import Recorder
-from trio_monque import Monque, NewJob, RunningJob, Workers, open_scheduler
+from trio_monque import Monque, NewJob, RunningJob, Workers, open_job_nursery, open_scheduler
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.engine.loop_blocks import BLOCKED_AFTER
 from trio_monque.jobs import Instance
@@ -120,6 +120,20 @@ async def test_heartbeats_report_time_limits_full_names_and_what_blocked_the_eve
             assert entry.last_block.name == "rude"
             assert entry.last_block.seconds >= BLOCKED_AFTER
             assert began < entry.last_block.at <= now()
+
+
+async def test_heartbeats_report_which_held_jobs_wait_for_children_without_a_slot(db: Database, monque: Monque) -> None:
+    workers = Workers()
+
+    @workers.register("parent", concurrency=1)
+    async def parent(job: RunningJob[Any]) -> None:
+        async with open_job_nursery(job) as nursery:
+            await nursery.start("child", None)
+
+    async with open_scheduler(db, workers, heartbeat_interval=BEAT_OF_HOLDERS, shutdown_timeout=0.0) as scheduler:
+        await scheduler.enqueue_many([NewJob("parent"), NewJob("parent")])
+        (entry,) = await seen(monque, lambda found: found[0].parked == 2)
+        assert (entry.held, entry.slots, entry.is_full_for("parent")) == (2, 1, False)
 
 
 async def test_heartbeats_report_held_jobs_and_the_drain(db: Database, monque: Monque) -> None:

@@ -148,6 +148,7 @@ def _changing(instance: Instance) -> dict[str, Any]:
         "names": list(instance.names),
         "draining": instance.draining,
         "held": instance.held,
+        "parked": instance.parked,
         "slots": instance.slots,
         "heldByName": _listed(instance.held_by_name),
         "overdueByName": _listed(instance.overdue_by_name),
@@ -189,6 +190,7 @@ def _instance(document: Mapping[str, Any]) -> Instance | None:
             held=int(document["held"]),
             held_by_name=_by_name(document["heldByName"]),
             overdue_by_name=_by_name(document.get("overdueByName", ())),  # An older release does not write it.
+            parked=int(document.get("parked", 0)),  # Likewise.
             slots=None if document.get("slots") is None else int(document["slots"]),  # Likewise.
             full_names=tuple(str(name) for name in document.get("fullNames", ())),
             time_limits={str(one["name"]): float(one["seconds"]) for one in document.get("timeLimits", ())},

@@ -135,6 +135,7 @@ _INSTANCE: Final = closed(
         "isLive": FLAG,
         "isDraining": FLAG,
         "held": WHOLE,
+        "parked": WHOLE,
         "slots": or_null(WHOLE),
         "heldByName": _NUMBERS,
         "overdueByName": _NUMBERS,

@@ -98,6 +98,7 @@ def instance_as_json(one: Instance) -> dict[str, Any]:
         "isLive": one.is_live,
         "isDraining": one.draining,
         "held": one.held,
+        "parked": one.parked,
         "slots": one.slots,
         "heldByName": dict(one.held_by_name),
         "overdueByName": dict(one.overdue_by_name),
