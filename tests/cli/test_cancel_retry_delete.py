@@ -163,7 +163,13 @@ def test_retried_selection_falls_due_evenly(
 
 def test_nothing_selected_needs_no_answer(command: Command, db: Database, typed: Callable[[str], None]) -> None:
     typed("")
-    assert command("cancel", "--name", "mail").out == f"cancelled 0 jobs of {db.name}.monque_jobs\n"
+    for verb, done, kind in (
+        ("cancel", "cancelled", "pending job"),
+        ("retry", "requeued", "failed or cancelled job"),
+        ("delete", "deleted", "job"),
+    ):
+        out = command(verb, "--name", "mail").out
+        assert out == f"{done} 0 jobs of {db.name}.monque_jobs: no {kind} matches\n"
     assert command("retry", "--status", "failed", "--dry-run").out == f"would retry 0 jobs of {db.name}.monque_jobs\n"
     assert command("delete", "--everything", "--yes").status == 0
     assert db.list_collection_names() == []

@@ -48,6 +48,12 @@ class BulkAction:
     possible: Collection[JobStatus]
     call: Callable[..., BulkResult]
 
+    @property
+    def named_statuses(self) -> str:
+        """Those statuses, as words before "job": such as "failed or cancelled "; nothing for all."""
+        named = [status for status in JobStatus if status in self.possible]
+        return "" if len(named) == len(JobStatus) else f"{' or '.join(named)} "
+
 
 def act_on_selection(
     access: JobsAccess, selection: Selection, action: BulkAction, *, is_confirmed: bool, is_dry: bool
@@ -56,8 +62,7 @@ def act_on_selection(
     selector = JobSelector(**selection)
     for status in selector.statuses or ():
         if status not in action.possible:
-            possible = " or ".join(one for one in JobStatus if one in action.possible)
-            raise click.UsageError(f"--status {status}: a selection can {action.verb} {possible} jobs only")
+            raise click.UsageError(f"--status {status}: a selection can {action.verb} {action.named_statuses}jobs only")
     statuses = selector.among(action.possible)
     if is_dry:
         _print_dry_run(access, action, _Number.of(access, selector, statuses), _examples(access, selection, statuses))
@@ -224,7 +229,9 @@ def _print_result(access: JobsAccess, action: BulkAction, result: BulkResult, *,
             }
         )
     else:
-        click.echo(f"{action.done} {counted(result.count, 'job')} of {access.name}")
+        is_empty = not (result.count or result.refused or result.unknown or is_interrupted)
+        why = f": no {action.named_statuses}job matches" if is_empty else ""
+        click.echo(f"{action.done} {counted(result.count, 'job')} of {access.name}{why}")
     for one in result.errors:
         warn(f"trio-monque: cannot {action.verb} {one.job_id}: {one.reason}")
     if result.refused > len(result.errors):
