@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 import anyio
 import pytest
@@ -11,7 +11,16 @@ import pytest
 from trio_monque import Monque, RunningJob, Workers
 from trio_monque.errors import InvalidOptionError, MonqueError
 from trio_monque.store.driver.types import Database
-from trio_monque.testing import SchedulerOpener, advance, assert_enqueued, crash, drain, now, quiesce
+from trio_monque.testing import (
+    SchedulerOpener,
+    advance,
+    assert_enqueued,
+    crash,
+    drain,
+    now,
+    quiesce,
+    start_virtual_time,
+)
 
 from .conftest import Run
 
@@ -92,10 +101,12 @@ def test_error_of_advance_names_what_works_in_real_time(run: Run, db: Database) 
     run(main)
 
 
-def test_errors_of_quiesce_and_crash_name_what_works_on_asyncio(db: Database) -> None:
+def test_errors_of_quiesce_start_virtual_time_and_crash_name_what_works_on_asyncio(db: Database) -> None:
     async def main() -> None:
         with pytest.raises(MonqueError, match=r"quiesce needs a test on trio; on asyncio, drain\(scheduler\)"):
             await quiesce()
+        with pytest.raises(MonqueError, match=r"start_virtual_time needs a test on trio, .*, until=moment\)"):
+            start_virtual_time(datetime(2030, 1, 1, tzinfo=UTC))
         async with SchedulerOpener(db)(Workers()) as scheduler:
             with pytest.raises(MonqueError, match=r"crash needs a test on trio; on asyncio, .* shutdown_timeout=0"):
                 await crash(scheduler)

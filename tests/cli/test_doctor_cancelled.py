@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.node_peer import NodePeer
 from tests.support.programs import uri_of_database
 from tests.support.store import handle
 from trio_monque import Monque
@@ -148,3 +149,24 @@ def test_question_about_unstarted_jobs_is_not_asked_where_no_client_enqueues_any
     not_started(db, "mail", 1)
     db["monque_jobs"].drop_index(indexes.name_of(indexes.START_BY))
     assert doctor.looks().findings == []
+
+
+def test_what_keeps_them_from_starting_now_is_named_beside_them(doctor: Doctor, db: Database) -> None:
+    for name in ("mail", "other", "unknown"):
+        not_started(db, name, 1)
+    for name in ("mail", "unknown"):
+        Monque(db).sync.pause(name)
+    paused, unserved = " The name is paused now.", " No live instance runs the name now."
+    assert obstacles(doctor) == {"mail": paused, "other": "", "unknown": paused}
+    Monque(db).sync.resume("unknown")
+    assert obstacles(doctor) == {"mail": paused, "other": "", "unknown": unserved}
+    # A process of Monque for Node has no entry, and may run any name.
+    peer = NodePeer(db["monque_jobs"])
+    peer.enqueue("report")
+    peer.claim("report")
+    assert obstacles(doctor) == {"mail": paused, "other": "", "unknown": ""}
+
+
+def obstacles(doctor: Doctor) -> dict[str, str]:
+    found = [one["fields"] for one in doctor.looks().findings if one["kind"] == "not-started-in-time"]
+    return {one["name"]: one["obstacle"] for one in found}

@@ -12,7 +12,7 @@ IN_CLEANUP = ValueError("in its clean-up")
 
 def failure(reason: CancelReason | None, error: BaseException | None) -> BaseException | None:
     return failure_of(
-        RunEnd.by_cancellation(reason or CancelReason.LOST)._replace(error=error, reason=reason), 5, _as_is
+        RunEnd.by_cancellation(reason or CancelReason.LOST)._replace(error=error, reason=reason), "5 s", _as_is
     )
 
 

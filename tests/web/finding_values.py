@@ -28,5 +28,6 @@ EVERY_VALUE: Final = {
     "by": "dana",
     "at": datetime(2026, 1, 1, tzinfo=UTC),
     "key": "daily",
+    "obstacle": "paused",
     "state": "silent",
 }

@@ -103,7 +103,7 @@ def outcome_of(end: RunEnd, time_limit: float, policy: RetryPolicy) -> DocumentO
     if end.has_succeeded:
         return Finished(None)
     full_tracebacks = policy.error_text.full_tracebacks
-    error = failure_of(end, time_limit, _without_claim_lost, full_tracebacks=full_tracebacks)
+    error = failure_of(end, f"{time_limit:g} s", _without_claim_lost, full_tracebacks=full_tracebacks)
     if error is None:
         return CutShort()
     outcome = judged(error, policy)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ..jobs.failure_groups import error_kind, group_by
-from ..jobs.instance import Instance, similar_name
+from ..jobs.instance import Instance, may_run, similar_name
 from ..jobs.job import JobStatus
 from ..jobs.rescue_policy import SUSPECT_FROM
 from ..safe_text import one_line, shown
@@ -47,11 +47,19 @@ def judge_jobs(facts: JobFacts) -> Iterator[Finding]:
         yield found("failing-name", **values)
     yield from _judge_troubled(facts)
     for unstarted in facts.unstarted:
-        yield found("not-started-in-time", name=unstarted.name, count=unstarted.count, job=str(unstarted.example))
+        obstacle, job = _obstacle(unstarted.name, facts, live), str(unstarted.example)
+        yield found("not-started-in-time", name=unstarted.name, count=unstarted.count, job=job, obstacle=obstacle)
     for owed in facts.owed:
         yield found("owed-follow-ups", name=owed.name, count=owed.count, ago=facts.ago(owed.since))
     yield from _judge_schedules(facts)
     yield from _judge_documents(facts)
+
+
+def _obstacle(name: str, facts: JobFacts, live: Sequence[Instance]) -> str | None:
+    """What keeps jobs of the name from starting now; None if nothing is known."""
+    if name in facts.paused:
+        return "paused"
+    return None if may_run(name, live) or any(not one.is_ours for one in facts.holders) else "unserved"
 
 
 def _judge_overdue(facts: JobFacts, live: Sequence[Instance]) -> Iterator[Finding]:

@@ -19,7 +19,7 @@ MOST_REMEMBERED: Final = 10_000
 
 def failure_of(
     end: RunEnd,
-    time_limit: float,
+    time_limit: str,
     without_echo: Callable[[BaseException], BaseException | None],
     *,
     full_tracebacks: bool = False,
@@ -27,7 +27,7 @@ def failure_of(
     """Return the error by which a run that did not succeed has failed; None if it was cut short.
 
     Args:
-        time_limit: Seconds that the run was allowed to take.
+        time_limit: How long the run was allowed to take, in words.
         without_echo: Removes from an error what only reports the cancellation of the run: that is not a failure.
         full_tracebacks: Leave the frames before the handler in the traceback of the error.
     """
@@ -40,7 +40,7 @@ def failure_of(
     if error is not None and end.reason is not None:
         error = without_echo(error)
     if error is None and end.reason is CancelReason.TIMEOUT:
-        return TimeoutError(f"the run took longer than {time_limit:g} s")
+        return TimeoutError(f"the run took longer than {time_limit}")
     return error if error is None or full_tracebacks else begin_at_handler(error)
 
 

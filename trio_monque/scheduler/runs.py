@@ -97,6 +97,13 @@ class JobRuns:
         own = worker.settings.timeout if claim.limits.timeout is None else claim.limits.timeout
         return self._longest_run if own is None else min(own, self._longest_run)
 
+    def _time_limit_in_words(self, claim: Job, worker: Worker[Any]) -> str:
+        limit, own = self._time_limit(claim, worker), claim.limits.timeout
+        whose = "the job's timeout" if limit == own else "the timeout of its worker"
+        if limit == self._longest_run:
+            whose = "as lock_timeout and cleanup_timeout allow no more"
+        return f"{limit:g} s ({whose})"
+
     def execute(self, run: Run[Job]) -> Awaitable[object]:
         worker = self._workers.by_name.get(run.claim.name)
         assert worker is not None, ALWAYS_THERE
@@ -122,7 +129,7 @@ class JobRuns:
         try:
             outcome: Outcome
             if end.error is not None or end.cancelled:  # As `has_succeeded`, without its call for every run.
-                outcome = _outcome_of_failed(end, self._time_limit(claim, worker), policy)
+                outcome = _outcome_of_failed(end, self._time_limit_in_words(claim, worker), policy)
                 if claim.nursery is not None:
                     outcome = _not_again(outcome, claim.nursery)
                     if was_put_back and type(outcome) is CutShort:
@@ -177,7 +184,7 @@ def _lack_of_module(error: BaseException | None) -> str | None:
     return None
 
 
-def _outcome_of_failed(end: RunEnd, time_limit: float, policy: RetryPolicy) -> Outcome:
+def _outcome_of_failed(end: RunEnd, time_limit: str, policy: RetryPolicy) -> Outcome:
     """Decide what the end of a run that did not succeed means for its job."""
     full_tracebacks = policy.error_text.full_tracebacks
     error = failure_of(end, time_limit, _without_unwinding, full_tracebacks=full_tracebacks)

@@ -37,6 +37,11 @@ def start_virtual_time(moment: datetime) -> None:
     """
     if moment.tzinfo is None:
         raise InvalidOptionError("moment", moment, "must be timezone-aware, for example datetime(..., tzinfo=UTC)")
+    if not trio.lowlevel.in_trio_run():
+        raise MonqueError(
+            "start_virtual_time needs a test on trio, with autojump_clock; on asyncio, time is real, and "
+            "drain(scheduler, until=moment) runs what is due by a moment"
+        )
     begin_virtual_time(moment)
 
 

@@ -131,7 +131,8 @@ async def test_timeout(stage: Stage, autojump_clock: MockClock, whose: str) -> N
         assert stage.ended_at == [began + 30]
         stored = stage.stored()
         assert (stored["status"], stored["failCount"]) == ("pending", 1)
-        assert "took longer than 30 s" in stored["failReason"]
+        named = {"worker": "the timeout of its worker", "job": "the job's timeout"}[whose]
+        assert stored["failReason"] == f"TimeoutError: the run took longer than 30 s ({named})"
         assert stage.reasons == ["timeout"]
         assert stage.emitted() == [JobFailed]
 
@@ -267,5 +268,6 @@ async def test_thread_that_fails_after_its_lease_has_failed_and_is_not_tried_for
         await drain(scheduler)
         stored = stage.stored()
         assert (stored["status"], stored["failCount"]) == ("failed", 1)
-        assert ("too late" if end == "raises" else "took longer than 70 s") in stored["failReason"]
+        too_long = "took longer than 70 s (as lock_timeout and cleanup_timeout allow no more)"
+        assert ("too late" if end == "raises" else too_long) in stored["failReason"]
     assert stage.emitted() == [JobClaimLost, JobFailed]

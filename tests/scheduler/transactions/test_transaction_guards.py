@@ -262,7 +262,10 @@ async def test_function_that_asks_ends_its_handler_by_the_cancellation(
         await advance(60)
     after = await stored(monque, job)
     assert told == [(trio.Cancelled, "timeout")]
-    assert (after.status, after.fail_reason) == ("failed", "TimeoutError: the run took longer than 5 s")
+    assert (after.status, after.fail_reason) == (
+        "failed",
+        "TimeoutError: the run took longer than 5 s (the timeout of its worker)",
+    )
 
 
 async def test_limit_holds_in_the_second_call_after_a_conflict(
@@ -328,7 +331,10 @@ async def test_transaction_that_is_given_up_between_two_attempts_calls_its_funct
         job = await scheduler.enqueue("pay")
         await advance(60)
     after = await stored(monque, job)
-    assert (after.status, after.fail_reason) == ("failed", "TimeoutError: the run took longer than 5 s")
+    assert (after.status, after.fail_reason) == (
+        "failed",
+        "TimeoutError: the run took longer than 5 s (the timeout of its worker)",
+    )
     assert (calls, balance(accounts)) == ([1], 0)
 
 

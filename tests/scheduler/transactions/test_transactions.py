@@ -210,7 +210,7 @@ async def test_run_that_is_cancelled_by_its_own_scheduler_is_not_completed(
     after = await stored(monque, job)
     assert (after.status, after.fail_reason, balance(accounts)) == (
         "failed",
-        "TimeoutError: the run took longer than 5 s",
+        "TimeoutError: the run took longer than 5 s (the timeout of its worker)",
         0,
     )
     assert told == [(trio.Cancelled, "timeout")]

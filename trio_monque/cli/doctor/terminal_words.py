@@ -90,6 +90,8 @@ def _fields_of(finding: Finding) -> dict[str, Any]:
         fields["suggestion"] = f"; one runs {given['similar']!r}" if given["similar"] else ""
     if "is_alone" in given:
         fields["start"] = _START if given["is_alone"] else ""
+    if "obstacle" in given:
+        fields["obstacle"] = _OBSTACLES[given["obstacle"]]
     if "by" in given:
         fields["since_and_by"] = since_and_by(given["since"], given["by"])
     if (own := _OWN_TEXTS.get(finding.kind)) is not None:
@@ -99,6 +101,11 @@ def _fields_of(finding: Finding) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if name in named}
 
 
+_OBSTACLES: Final = {
+    "paused": " The name is paused now.",
+    "unserved": " No live instance runs the name now.",
+    None: "",
+}
 _START: Final = "No instance is alive: start a worker, `trio-monque run MODULE:ATTRIBUTE`. "
 
 
@@ -430,7 +437,7 @@ _say(
 _say(
     "not-started-in-time",
     "Jobs named {name!r} that were cancelled in the last day because no run began before their `start_by`: "
-    "{count} (for example job {job}).",
+    "{count} (for example job {job}).{obstacle}",
     "Find out why they waited: no worker ran, or none had a free slot. `trio-monque retry {job}` runs one after all, "
     "without its limit.",
 )

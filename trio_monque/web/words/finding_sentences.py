@@ -53,6 +53,8 @@ def _phrases_of(values: Mapping[str, Any]) -> Mapping[str, str]:
         handler = values["handler"]
         phrases["culprit"] = "Something" if handler is None else f"A handler of {handler}"
         phrases["times"] = counted(values["times"], "time")
+    if "obstacle" in values:
+        phrases["obstacle"] = _OBSTACLES[values["obstacle"]]
     if "share" in values:
         phrases["share"] = f"{values['share']:.0%}"
     return phrases
@@ -68,6 +70,11 @@ def _text(value: Any) -> str:
     return f"{value:,.0f}" if isinstance(value, int | float) else str(value)
 
 
+_OBSTACLES: Final = {
+    "paused": " The name is paused now.",
+    "unserved": " No live instance runs the name now.",
+    None: "",
+}
 _HOLDERS: Final = {
     "ended": "it has ended, as it has no entry in the fleet",
     "alive": "its process {pid} on {host} is alive, but does not renew them",
@@ -288,7 +295,7 @@ _TEXTS: Final[Mapping[str, tuple[str, str]]] = {
     "not-started-in-time": (
         (
             "Jobs named {name} that were cancelled in the last day because no run began before their start_by: "
-            "{count}, for example {job}."
+            "{count}, for example {job}.{obstacle}"
         ),
         (
             "Find out why they waited: no worker ran, or none had a free slot. A retry runs a job after all, without "
