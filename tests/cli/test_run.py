@@ -151,6 +151,20 @@ async def other(job):
 
 async def late():
     return on_asyncio
+
+
+@asynccontextmanager
+async def closing():
+    yield on_asyncio
+    await asyncio.gather(asyncio.sleep(0))  # As clients that belong to asyncio do when they are closed.
+
+
+@asynccontextmanager
+async def closing_in_any_case():
+    try:
+        yield on_asyncio
+    finally:
+        await asyncio.gather(asyncio.sleep(0))
 """
 
 
@@ -167,10 +181,12 @@ def test_loop_that_the_workers_declare_is_used_without_an_option(folder: Path, u
     [
         (["declaring:on_asyncio", "--loop", "trio"], "--loop asyncio"),
         (["declaring:late"], "--loop asyncio"),
+        (["declaring:closing"], "--loop asyncio"),
+        (["declaring:closing_in_any_case"], "--loop asyncio"),
         (["declaring:on_trio", "--loop", "asyncio"], "--loop trio"),
         (["declaring:on_trio", "declaring:on_asyncio"], "processes of their own"),
     ],
-    ids=["another option", "known too late", "declares trio", "two"],
+    ids=["another option", "known too late", "opened", "cannot be closed there", "declares trio", "two"],
 )
 def test_worker_does_not_start_on_a_loop_that_its_handlers_do_not_run_on(
     folder: Path, uri: str, arguments: list[str], said: str

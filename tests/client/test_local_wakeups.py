@@ -61,6 +61,9 @@ class Heard:
     def is_idle(self) -> bool:
         return True
 
+    def waiting(self) -> Sequence[Job]:
+        return ()
+
     async def wait_changed(self) -> None:
         await trio.sleep_forever()
 

@@ -1,8 +1,12 @@
-"""A drain does not wait for parents whose children it does not start: it releases them, and their next runs go on."""
+"""A drain does not wait for parents whose children it does not start: it releases them, and their next runs go on.
+
+Nor does the `drain` of the testing kit, which leaves them as they are.
+"""
 
 from __future__ import annotations
 
 import math
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -12,7 +16,7 @@ from trio.testing import MockClock
 from tests.nursery.flows import Flow, live, only, statuses
 from trio_monque import RunningJob, open_job_nursery
 from trio_monque.store.driver.types import Collection
-from trio_monque.testing import SchedulerOpener, quiesce
+from trio_monque.testing import SchedulerOpener, drain, now, quiesce
 
 SOON = 5.0
 """Seconds that a drain takes which waits for nothing: far less than its `shutdown_timeout`."""
@@ -124,3 +128,22 @@ async def test_many_waiting_parents_are_released_together(
         assert scheduler.statistics().parked == 10
     assert statuses(jobs, "parent") == {"pending": 10}
     assert statuses(jobs, "child") == {"pending": 20}
+
+
+async def test_drain_of_a_test_leaves_waiting_parents_as_they_are_and_takes_no_time(
+    open_test_scheduler: SchedulerOpener, jobs: Collection, autojump_clock: MockClock
+) -> None:
+    async def waits_for_both(job: RunningJob[Any]) -> None:
+        async with open_job_nursery(job) as nursery:
+            await nursery.start("child", "at once")
+            await nursery.start("child", "later", delay=3600)
+
+    flow = Flow(waits_for_both)
+    async with open_test_scheduler(flow.workers) as scheduler:
+        await scheduler.enqueue("parent")
+        began = trio.current_time()
+        assert (await drain(scheduler)).completed == 1
+        assert trio.current_time() == began
+        assert statuses(jobs, "parent") == {"processing": 1}
+        assert (await drain(scheduler, until=now() + timedelta(hours=1))).completed == 2
+        assert trio.current_time() == began + 3600

@@ -63,6 +63,10 @@ class LocalScheduler(Protocol):
         """Whether nothing runs and nothing waits to be settled or released."""
         ...
 
+    def waiting(self) -> Sequence[Job]:
+        """Return the parents that wait for children, if it does nothing else; otherwise nothing."""
+        ...
+
     async def wait_changed(self) -> None:
         """Return when the answer of `is_idle` may have changed."""
 

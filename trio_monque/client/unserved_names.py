@@ -71,7 +71,7 @@ class UnservedNames:
 
 def _why(name: str, live: Sequence[Instance]) -> str:
     if not live:
-        return "no live instance runs: start a worker (Monque for Node works without an entry in the fleet)"
+        return "no live instance runs: start a worker (unless Monque for Node runs it)"
     near = similar_name(name, live)
     hint = (
         "start a worker that does"

@@ -272,6 +272,11 @@ class Engine(Generic[ClaimT, SettlementT, BatchT, SeenT, RescuedT]):
         # An orphaned claim may still be ours in the database: others must go on watching it.
         return not (self._runner.held or self.sources.orphans.has_orphaned_claims())
 
+    def waiting(self) -> Sequence[ClaimT]:
+        """The held claims, if every run waits for other items and nothing else is left; otherwise nothing."""
+        is_all = self._runner.are_all_parked and not self.sources.orphans.has_orphaned_claims()
+        return self.unfinished if is_all else ()
+
     def post(self, function: Callable[[], object]) -> None:
         """Calls this on the loop of the engine, from any thread; see `Loop.post`."""
         self._loop.post(function)
@@ -279,7 +284,7 @@ class Engine(Generic[ClaimT, SettlementT, BatchT, SeenT, RescuedT]):
     # --- From start to end ---
 
     async def wait_changed(self) -> None:
-        """Returns after the next claim, settlement or release, and after an attempt at a claim."""
+        """Returns after the next claim, wait, settlement or release, and after an attempt at a claim."""
         await self._runner.wait_changed()
 
     async def run(self, *, started: Callable[[], None]) -> None:

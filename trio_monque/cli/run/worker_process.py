@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import gc
 import signal
-from collections.abc import Iterator
-from contextlib import AsyncExitStack, contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from types import FrameType
@@ -75,7 +75,7 @@ async def _run(
     work: Work, targets: list[WorkerTarget], db: Database, state: WorkerState, thresholds: tuple[int, int, int]
 ) -> SchedulerReport:
     report: SchedulerReport | None = None
-    async with AsyncExitStack() as stack:
+    async with _naming_first_error(), AsyncExitStack() as stack:
         workers = work.selection.of(await workers_of_all(targets, stack), ", ".join(work.targets))
         # Not if the program has set the collector itself.
         if work.tunes_memory and gc.isenabled() and gc.get_threshold() == thresholds:
@@ -92,6 +92,23 @@ async def _run(
             "the scheduler did not run: a target suppressed the error at its yield: " + ", ".join(work.targets)
         )
     return report
+
+
+@asynccontextmanager
+async def _naming_first_error() -> AsyncIterator[None]:
+    """Raise the error of ours that ended the block, if a target raises another one as it is left.
+
+    That one often follows from it: a client that belongs to asyncio cannot be closed on trio.
+    """
+    try:
+        yield
+    except Exception as error:
+        first = error.__context__
+        while first is not None and not isinstance(first, MonqueError):
+            first = first.__context__
+        if first is None or isinstance(error, MonqueError):
+            raise
+        raise first from None
 
 
 @contextmanager
