@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
 import anyio
+from bson import ObjectId
+from pymongo import MongoClient
 
 from tests.asyncio_hosts.conftest import Run
+from tests.support.interception import Interceptor
 from trio_monque import Monque, RunningJob, Workers, open_job_nursery
+from trio_monque.embedded import EmbeddedServer
 from trio_monque.store.driver.types import Database
 from trio_monque.testing import SchedulerOpener, drain, now
 
@@ -59,12 +65,36 @@ def test_drain_leaves_a_parent_whose_child_is_due_later_and_runs_both_when_time_
     run(main)
 
 
-def test_drain_waits_for_a_parent_whose_last_child_has_ended(db: Database, monque: Monque, run: Run) -> None:
+def reads_ended_child(db: Database) -> Callable[[str, Any], bool]:
+    """The look of a parent for the charge, which has ended."""
+
+    def matches(name: str, command: Any) -> bool:
+        is_look = name == "aggregate" and "$replaceWith" in command["pipeline"][-1]
+        return is_look and statuses(db).get("charge") == "completed"
+
+    return matches
+
+
+def looks_for_live_children(name: str, command: Any) -> bool:
+    return name == "find" and isinstance(command["filter"].get("scope"), ObjectId) and command.get("limit") == 1
+
+
+def test_drain_waits_for_a_parent_whose_last_child_has_ended(mongod: EmbeddedServer, db: Database, run: Run) -> None:
+    """The parent does not know it yet: its look is held up until `drain` has looked whether a child is live."""
+    holding, looking, looked = Interceptor(), Interceptor(), threading.Event()
+    holding.before(reads_ended_child(db), lambda: looked.wait(30))
+    # Not at once: `drain` must go on waiting after this look.
+    looking.before(looks_for_live_children, threading.Timer(0.5, looked.set).start)
+
     async def main() -> None:
-        async with SchedulerOpener(db)(workers_of_orders([None] * 20)) as scheduler:
-            for _ in range(5):
-                await monque.enqueue("order")
-                with anyio.fail_after(50):
-                    assert (await drain(scheduler)).completed == 3
+        with MongoClient[Any](mongod.uri, event_listeners=[holding, looking]) as client:
+            async with SchedulerOpener(client[db.name])(workers_of_orders([None])) as scheduler:
+                await scheduler.enqueue("order")
+                try:
+                    with anyio.fail_after(50):
+                        assert (await drain(scheduler)).completed == 3
+                finally:
+                    looked.set()
+        assert holding.times == looking.times == 1
 
     run(main)
