@@ -191,10 +191,10 @@ def test_program_of_the_page_runs_in_a_worker_process(mongod: EmbeddedServer, db
         "\n\n".join(block for page in PAGES for block in fenced_blocks(page, "python")), encoding="utf-8"
     )
     Monque(db).sync.enqueue("send", "ada@example.org")
-    with run_process(tmp_path, "jobs:open_workers", "--uri", uri_of_database(mongod.uri, db.name)) as worker:
+    uri = uri_of_database(mongod.uri, db.name)
+    with run_process(tmp_path, "jobs:open_workers", "--loop", "asyncio", MONQUE_URI=uri) as worker:
         worker.wait_for("sent to ada@example.org")
         worker.send(signal.SIGTERM)
         status, errors = worker.wait_ended()
     assert status == 0, errors
     assert "runs send (5 at a time)" in errors
-    assert (tmp_path / "sent.txt").exists()

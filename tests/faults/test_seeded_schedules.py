@@ -41,7 +41,7 @@ STATES: Final = frozenset(
         *("a run returned", "a run raised", "a run cancelled", "a run died", "JobClaimLost", "dies", "breaks"),
     }
 )
-RARE: Final = frozenset({"permanent", "breaks", "exhausted"} if FULL else {"permanent", "breaks", "retry_again"})
+RARE: Final = frozenset({"permanent", "breaks", "exhausted", *(() if FULL else ("retry_again",))})
 """Not in every series, where these are short."""
 
 

@@ -161,6 +161,8 @@ async def _workers_of(target: WorkerTarget, stack: AsyncExitStack) -> Workers[An
 
 def _explain_loop(error: Exception) -> None:
     """Add a note to an error that a target raises because it needs asyncio, and was called on trio."""
+    if isinstance(error, MonqueError):
+        return
     modules = [str(frame.f_globals.get("__name__")) for frame, _ in traceback.walk_tb(error.__traceback__)]
     is_of_asyncio = any(one.split(".")[0] == "asyncio" for one in modules)
     if trio.lowlevel.in_trio_task() and (is_of_asyncio or "event loop" in str(error) or "asyncio" in str(error)):

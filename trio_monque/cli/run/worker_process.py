@@ -22,6 +22,7 @@ from ...scheduler.signals import run_made_until_signalled
 from ...store.driver.types import Database
 from ..connection_options import Connection
 from ..exit_statuses import CHECK_FAILED, SUCCEEDED
+from ..tracebacks import UserCodeError
 from .memory_tuning import tune_allocator, tune_garbage_collector
 from .target import SelectedNames, WorkerTarget, declared_loop, load_target, workers_of_all
 from .worker_state import WorkerState
@@ -106,7 +107,7 @@ async def _naming_first_error() -> AsyncIterator[None]:
         first = error.__context__
         while first is not None and not isinstance(first, MonqueError):
             first = first.__context__
-        if first is None or isinstance(error, MonqueError):
+        if first is None or isinstance(error, MonqueError | UserCodeError):
             raise
         raise first from None
 
