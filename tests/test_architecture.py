@@ -314,6 +314,7 @@ def imported_by(path: Path) -> Iterator[str]:
 FILES = sorted(path for path in PACKAGE.rglob("*.py") if path != PACKAGE / "__init__.py")
 
 
+@pytest.mark.full
 def test_file_imports_only_what_its_room_may() -> None:
     for path in FILES:
         here = room_of(path)
@@ -473,6 +474,7 @@ def _listed(names: Iterable[str]) -> str:
     return ", ".join(sorted(names)) or "—"
 
 
+@pytest.mark.full
 def test_no_two_classes_have_one_name() -> None:
     places: dict[str, list[str]] = {}
     for path in sorted(PACKAGE.rglob("*.py")):

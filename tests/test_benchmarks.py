@@ -140,6 +140,7 @@ def test_sections_with_figures_name_the_command_that_measures_them() -> None:
     assert [section.partition("\n")[0] for section in sections if not COMMAND.search(section)] == []
 
 
+@pytest.mark.full
 def test_reading_of_payloads_is_measured_for_each_library_and_size() -> None:
     heads, _, *lines = payload_reading.table(1).splitlines()
     on_page = rows("explanation/where-the-time-goes.md", "## What large payloads cost")

@@ -271,6 +271,7 @@ def test_example_is_short_and_says_why_it_exists(example: Path) -> None:
     assert f"{where}/{example.name}" in tests or f'"{example.name}"' in tests, "no test runs it"
 
 
+@pytest.mark.full
 def test_jobs_are_managed_over_http_by_those_who_are_logged_in(mongod: EmbeddedServer, db: Database) -> None:
     environment = {"MONQUE_URI": uri_of_database(mongod.uri, db.name), "ADMIN_TOKEN": "s3cret"}
     api = "/admin/jobs/api/v1"
@@ -287,6 +288,7 @@ def test_jobs_are_managed_over_http_by_those_who_are_logged_in(mongod: EmbeddedS
         assert refused == (403, {"error": "Action denied"})
 
 
+@pytest.mark.full
 def test_dashboard_in_litestar_has_links_below_its_path(mongod: EmbeddedServer, db: Database) -> None:
     environment = {"MONQUE_URI": uri_of_database(mongod.uri, db.name)}
     with WebServer("uvicorn", WEB / "manage_in_litestar.py", environment) as server:

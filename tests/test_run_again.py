@@ -107,6 +107,7 @@ def project(tmp_path: Path) -> Project:
     return Project(tmp_path)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("processes", ["", "-n 2"])
 def test_what_failed_once_is_run_alone_and_reported_at_the_end(project: Project, processes: str) -> None:
     project.has(once=ONE_FAILS_ONCE)
@@ -136,6 +137,7 @@ def test_what_fails_twice_fails_the_run_whatever_else_passes(project: Project) -
     assert project.ends() == ""
 
 
+@pytest.mark.full
 def test_as_many_as_the_limit_may_fail_in_all_commands_together(project: Project) -> None:
     project.has(many=several(LIMIT - 1), others=several(2))
     assert project.runs("test_many.py").returncode == 0
@@ -167,6 +169,7 @@ BROKEN: Final = {
 }
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("processes", "kind"), one_in(4, ["", "-n 2"], list(BROKEN)))
 def test_broken_run_is_not_run_again(project: Project, processes: str, kind: str) -> None:
     text, said = BROKEN[kind]
@@ -200,6 +203,7 @@ def test_command_that_does_not_run_all_tests_fails(project: Project, options: st
     assert project.ends() == ""
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("part", ["assert not is_first; yield", "yield; assert not is_first"], ids=["before", "after"])
 def test_fixture_that_fails_once_is_run_again_and_one_that_fails_always_fails_the_run(
     project: Project, part: str

@@ -69,6 +69,7 @@ def test_connection_string_is_shown_without_its_secrets(uri: str, expected: str)
     assert uri_without_secrets(uri) == expected
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("uri", one_in(3, [uri for uri, _ in URIS.values() if SECRET in uri]), ids=lambda uri: uri[:25])
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_no_part_of_a_password_is_in_the_error_or_its_traceback(uri: str) -> None:
@@ -159,6 +160,7 @@ def test_errors_show_values_on_one_line_bounded_and_without_secrets(error: Monqu
     assert len(str(error)) < 1500
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("piece", ["mongodb://", "a.", "monmon", "password", "password=", "x:", "://", "mon://a:"])
 def test_text_that_is_made_to_be_searched_for_long_is_searched_at_once(piece: str) -> None:
     """It is done on the event loop. Bounded, it takes this thread less than a second; without bounds, some take 50."""

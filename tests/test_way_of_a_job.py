@@ -40,10 +40,12 @@ def test_a_job_crosses_few_files(trace: dict[str, Any], part: str) -> None:
     assert len(trace[part]) <= FILES[part], trace[part]
 
 
+@pytest.mark.full
 def test_a_job_among_a_hundred_takes_few_calls(trace: dict[str, Any]) -> None:
     assert trace["calls"] <= CALLS_ON_TRIO_THREAD
 
 
+@pytest.mark.full
 def test_minutes_cost_a_job_one_call(trace: dict[str, Any]) -> None:
     """The call that counts is made without them, too."""
     assert 0.9 <= trace["calls with minutes"] - trace["calls"] <= CALLS_OF_MINUTES

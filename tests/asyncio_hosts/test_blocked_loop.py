@@ -59,6 +59,7 @@ def test_a_handler_that_blocks_the_loop_for_longer_than_a_lease_keeps_its_claim(
     assert "by the handler of rude" in caplog.text
 
 
+@pytest.mark.full
 def test_nothing_is_claimed_while_the_loop_does_not_answer(db: Database, run: Run) -> None:
     workers, ran = Workers(), list[int]()
 
@@ -117,6 +118,7 @@ def test_a_run_whose_handler_never_began_is_released_and_has_not_failed(db: Data
     assert only_document(db).get("failCount", 0) == 0
 
 
+@pytest.mark.full
 def test_the_time_limit_of_a_handler_that_begins_late_counts_from_its_beginning(db: Database, run: Run) -> None:
     workers, blocked_until, deadlines = Workers(), list[float](), list[tuple[float, float]]()
 
@@ -148,6 +150,7 @@ def test_the_time_limit_of_a_handler_that_begins_late_counts_from_its_beginning(
     assert deadline <= latest + OF_CLOCKS
 
 
+@pytest.mark.full
 def test_a_blocked_loop_is_logged_with_what_blocks_it(db: Database, run: Run, caplog: pytest.LogCaptureFixture) -> None:
     def block() -> None:
         wait_until(lambda: "in block" in caplog.text, "the log names what blocks the loop")

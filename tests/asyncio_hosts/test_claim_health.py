@@ -57,6 +57,7 @@ def complaints(health: Health) -> list[str]:
     return [one for one in health.reasons if one.startswith("the application's event loop has not answered for ")]
 
 
+@pytest.mark.full
 @ON_ASYNCIO
 def test_loop_that_does_not_answer_is_a_reason_and_is_counted_in_the_report(
     things: Collection, run: Run, caplog: pytest.LogCaptureFixture

@@ -28,6 +28,7 @@ def block_until_a_claim_waits(things: Collection) -> None:
     wait_for_changes(lambda: lock_of(things)["until"], 2, "the lock, by renewals")
 
 
+@pytest.mark.full
 @ON_ASYNCIO
 def test_a_claim_for_a_task_that_was_cancelled_natively_is_released(things: Collection, run: Run) -> None:
     async def main() -> None:
@@ -49,6 +50,7 @@ def test_a_claim_for_a_task_that_was_cancelled_natively_is_released(things: Coll
     run(main)
 
 
+@pytest.mark.full
 @ON_ASYNCIO
 def test_a_claim_that_a_blocked_loop_gets_late_has_its_whole_time(things: Collection, run: Run) -> None:
     async def main() -> None:
@@ -120,6 +122,7 @@ def test_a_block_that_python_closes_counts_no_attempt(things: Collection, run: R
     run(main)
 
 
+@pytest.mark.full
 @ON_ASYNCIO
 def test_claims_are_worked_on_in_another_loop(things: Collection, run: Run) -> None:
     fill(things, 2)

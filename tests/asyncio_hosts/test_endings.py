@@ -271,6 +271,7 @@ def test_reason_of_what_the_program_cancels_with_all_its_tasks_is_the_shutdown(d
     assert (long.log, log) == (["began", "shutdown"], ["began", "shutdown"])
 
 
+@pytest.mark.full
 def test_crash_of_one_of_two_schedulers_leaves_the_other_alone(
     db: Database, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -325,6 +326,7 @@ def test_run_scheduler_is_cancelled_natively_and_drained_by_a_thread(db: Databas
     run(main)
 
 
+@pytest.mark.full
 @pytest.mark.timeout(300)
 def test_many_schedulers_leave_no_thread_task_connection_and_reference(
     mongod: EmbeddedServer, db: Database, run: Run

@@ -168,6 +168,7 @@ run(main)
 """
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("loop", ["asyncio", UVLOOP])
 def test_process_that_was_frozen_for_longer_than_its_lease_is_fenced(
     mongod: EmbeddedServer, db: Database, loop: str

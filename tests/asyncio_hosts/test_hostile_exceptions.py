@@ -70,6 +70,7 @@ def workers_of_all_kinds() -> Workers:
     return plain.union(inside, around)
 
 
+@pytest.mark.full
 @pytest.mark.timeout(400)  # A hundred jobs, with tracebacks.
 def test_error_of_any_class_fails_its_own_job_and_ends_no_scheduler(
     db: Database, run: Run, caplog: pytest.LogCaptureFixture
@@ -137,6 +138,7 @@ class HostileDict(dict[str, Any]):
     __iter__ = keys = values = items
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("make", [Hostile, Mock, MagicMock, partial(HostileDict, a=1)])
 def test_values_of_any_class_fail_their_own_job_at_most(db: Database, run: Run, make: Callable[[], Any]) -> None:
     workers = Workers()
@@ -171,6 +173,7 @@ def test_values_of_any_class_fail_their_own_job_at_most(db: Database, run: Run, 
 # --- Documents ---
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("is_block", [False, True])
 def test_error_of_any_class_fails_its_own_document(things: Collection, run: Run, is_block: bool) -> None:
     # A block that is left by an exit has not failed: its document is released.

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import pytest
+
 from tests.asyncio_hosts.conftest import ON_ASYNCIO, Run
 from tests.asyncio_hosts.scenes import QUICK, until
 from tests.support.documents import OPEN, fill
@@ -32,6 +34,7 @@ def blocking(function: Callable[[], object]) -> None:
     thread.join()
 
 
+@pytest.mark.full
 def test_job_that_was_claimed_in_time_does_not_start_after_its_limit(db: Database, run: Run) -> None:
     workers, ran = Workers(), list[int]()
 
@@ -84,6 +87,7 @@ async def let_calls_begin() -> None:
         await asyncio.sleep(0)
 
 
+@pytest.mark.full
 def test_handler_is_not_called_for_a_claim_that_was_lost_while_the_process_stood_still(db: Database, run: Run) -> None:
     workers, reasons = Workers(), list[Any]()
 
@@ -112,6 +116,7 @@ def test_handler_is_not_called_for_a_claim_that_was_lost_while_the_process_stood
     assert reasons == [None] * len(reasons)
 
 
+@pytest.mark.full
 def test_document_is_not_worked_on_for_a_lock_that_was_lost(things: Collection, run: Run) -> None:
     calls: list[Any] = []
 

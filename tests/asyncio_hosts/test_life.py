@@ -169,6 +169,7 @@ def test_a_crash_cancels_the_body_and_is_raised(
     assert statuses(db, "long") == ["pending"]
 
 
+@pytest.mark.full
 def test_wrong_arguments_are_refused_at_the_start(db: Database, run: Run) -> None:
     async def main() -> None:
         with pytest.raises(InvalidOptionError):

@@ -53,6 +53,7 @@ def fetched(address: str) -> str:
         return text
 
 
+@pytest.mark.full
 def test_server_shows_every_metric_with_its_type_and_labels(db: Database, things: Collection, run: Run) -> None:
     registry = CollectorRegistry()
     fill(things, 3)

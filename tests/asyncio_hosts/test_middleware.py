@@ -116,6 +116,7 @@ class Thread:
         return "late"
 
 
+@pytest.mark.full
 def test_plain_handler_that_notices_its_time_limit_has_failed(run: Run) -> None:
     thread = Thread()
     worker = Workers(middleware=[thread.noting]).register("obeys", thread.obey)
@@ -133,6 +134,7 @@ def test_plain_handler_that_notices_its_time_limit_has_failed(run: Run) -> None:
     assert set(thread.log) <= {"timeout", "shutdown"}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("obeys", [True, False])
 def test_end_of_the_scheduler_cuts_a_plain_handler_in_middleware(db: Database, run: Run, obeys: bool) -> None:
     thread = Thread()

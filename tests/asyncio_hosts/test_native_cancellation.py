@@ -165,6 +165,7 @@ def test_a_keyboard_interrupt_of_a_handler_ends_the_program(db: Database, run: R
         run(main)
 
 
+@pytest.mark.full
 def test_a_handler_that_swallows_its_cancellation_is_named_and_waited_for(
     db: Database, run: Run, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -245,6 +246,7 @@ def test_a_handler_cut_while_the_database_does_not_answer_ends_with_its_clean_up
     assert all(at - left_at[0] > 0.4 - OF_CLOCKS for at in last.values()), (left_at, last)
 
 
+@pytest.mark.full
 def test_tasks_outlive_the_garbage_collector_and_leave_no_reference(db: Database, run: Run) -> None:
     workers, jobs, gates = Workers(), list[weakref.ref[Any]](), list[Any]()
 

@@ -74,6 +74,7 @@ WITHOUT_A_LOOP = ("loop is stopped and closed", "loop is stopped and not closed"
 """There the handler gets no word of the end."""
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("end", "loop"), one_in(6, list(ENDS), ["asyncio", "uvloop"]))
 def test_job_is_given_back_and_the_process_ends(mongod: EmbeddedServer, db: Database, end: str, loop: str) -> None:
     Monque(db).sync.enqueue("long")
@@ -213,6 +214,7 @@ say("end")
 """
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("loop", ["asyncio", UVLOOP])
 def test_warnings_are_errors_and_debug_mode_is_on(mongod: EmbeddedServer, db: Database, loop: str) -> None:
     with running(STRICT, mongod.uri, db.name, loop, "-X", "dev", "-W", "error") as process:

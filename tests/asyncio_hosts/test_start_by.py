@@ -16,6 +16,7 @@ from trio_monque.store.driver.types import Database
 pytestmark = ON_ASYNCIO
 
 
+@pytest.mark.full
 def test_job_of_an_unknown_name_is_cancelled_at_its_moment(db: Database, run: Run) -> None:
     cancelled, waited = list[Any](), list[Any]()
 

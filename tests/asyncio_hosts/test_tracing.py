@@ -294,6 +294,7 @@ class _Hostile(Exception):  # noqa: N818
         raise ZeroDivisionError
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", [RuntimeError, SystemExit, GeneratorExit, _Hostile])
 @pytest.mark.parametrize("method", ["on_start", "on_end", "should_sample"])
 @pytest.mark.parametrize("fails", [False, True], ids=["job that succeeds", "job that fails"])

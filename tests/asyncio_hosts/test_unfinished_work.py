@@ -133,6 +133,7 @@ def nothing_is_done() -> Iterator[None]:
     assert done == []
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("kind", "what"), one_in(4, list(KINDS), list(UNFINISHED)))
 def test_work_that_is_returned_is_a_failed_attempt_whose_error_has_the_advice(run: Run, kind: str, what: str) -> None:
     make, problem = UNFINISHED[what]
@@ -165,6 +166,7 @@ def test_handler_behind_a_plain_decorator_is_a_failed_attempt(run: Run) -> None:
     run(main)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("value", [[1], (1, 2), {"a": [1]}, {1, 2}, "text", iter([1]), range(3), b"", work, object()])
 def test_results_that_are_no_work_are_results(run: Run, value: Any) -> None:
     async def main() -> None:
@@ -176,6 +178,7 @@ def test_results_that_are_no_work_are_results(run: Run, value: Any) -> None:
     run(main)
 
 
+@pytest.mark.full
 def test_task_that_is_returned_is_cancelled_and_the_attempt_has_failed(run: Run) -> None:
     tasks: list[asyncio.Task[None]] = []
 
@@ -217,6 +220,7 @@ def forgets_its_own_in_thread(job: RunningJob[Any], run: Callable[[], Any]) -> A
     return items()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("middleware", "problem"),
     [
@@ -243,6 +247,7 @@ def test_middleware_that_leaves_work_undone_is_a_failed_attempt(run: Run, middle
     run(main)
 
 
+@pytest.mark.full
 def test_middleware_sees_that_the_handler_has_failed(run: Run) -> None:
     seen: list[Any] = []
 
@@ -264,6 +269,7 @@ def test_middleware_sees_that_the_handler_has_failed(run: Run) -> None:
 # --- In the database ---
 
 
+@pytest.mark.full
 def test_job_whose_work_never_began_is_tried_again_and_fails_for_good(db: Database, run: Run) -> None:
     workers = Workers()
     workers.register("job", partial(async_handler, work), max_attempts=2)
@@ -279,6 +285,7 @@ def test_job_whose_work_never_began_is_tried_again_and_fails_for_good(db: Databa
     assert only_document(db)["failReason"].startswith("TypeError: the handler returned the coroutine work")
 
 
+@pytest.mark.full
 def test_document_whose_work_never_began_is_not_finished(things: Collection, run: Run) -> None:
     fill(things, 1)
 

@@ -217,6 +217,7 @@ def test_watch_asks_on_although_its_question_was_lost(app: AppRunner) -> None:
     app.run(main)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("is_closed", [True, False])
 def test_loop_that_is_closed_cuts_and_resumes_the_callers(app: AppRunner, is_closed: bool) -> None:
     """A stopped loop may go on, so only a closed one counts, as long as the main thread lives."""

@@ -82,6 +82,7 @@ def run_interrupted(interrupt: Interrupt, app: AppRunner) -> None:
         app.run(main)
 
 
+@pytest.mark.full
 @pytest.mark.larger_in_full
 @pytest.mark.timeout(300)
 @pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")  # A Ctrl-C may leave one so.

@@ -74,6 +74,7 @@ class Program:
         wait_until(lambda: not thread_of(self.engine.runtime).is_alive(), "the end of the thread", 20)
 
 
+@pytest.mark.full
 def test_loop_that_is_closed_after_the_watch_has_asked_is_found(app: AppRunner) -> None:
     """The watch asks nothing more before it has an answer, so no post finds it."""
     program = Program(app)

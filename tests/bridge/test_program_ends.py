@@ -76,6 +76,7 @@ ENDS = {
 ON_UVLOOP = ("loop is stopped and closed", "loop is stopped and not closed", "Ctrl-C on a plain loop")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("loop", "end"), rows_in(8, [*(("asyncio", end) for end in ENDS), *(("uvloop", end) for end in ON_UVLOOP)])
 )

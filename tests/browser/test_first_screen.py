@@ -6,6 +6,8 @@ import re
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
+import pytest
+
 from tests.browser.sample_fleet import fill
 from tests.support.browser import Visits
 from tests.web.pages.job_documents import job_document
@@ -15,6 +17,7 @@ HEIGHT: Final = 1000
 BOTTOM: Final = "(one) => one.getBoundingClientRect().bottom + scrollY"
 
 
+@pytest.mark.full
 def test_done_a_minute_and_the_last_hour_are_on_the_first_screen(visit: Visits, jobs: Collection) -> None:
     fill(jobs.database)
     one = visit(viewport={"width": 1440, "height": HEIGHT})
@@ -33,6 +36,7 @@ def test_done_a_minute_and_the_last_hour_are_on_the_first_screen(visit: Visits, 
         assert one.page.locator(part).evaluate(BOTTOM) <= HEIGHT, part
 
 
+@pytest.mark.full
 def test_what_needs_someone_has_the_button_that_mends_it(visit: Visits, jobs: Collection) -> None:
     fill(jobs.database)
     one = visit()
@@ -64,6 +68,7 @@ def test_what_needs_someone_has_the_button_that_mends_it(visit: Visits, jobs: Co
     one.expect("[data-part=needs]").not_to_contain_text("is paused")
 
 
+@pytest.mark.full
 def test_a_job_says_why_it_does_not_run_and_who_runs_it(visit: Visits, jobs: Collection) -> None:
     ids = fill(jobs.database)
     now = datetime.now(UTC)

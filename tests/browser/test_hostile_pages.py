@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+import pytest
+
 from tests.browser.every_screen import fill
 from tests.support.browser import Visit, Visits
 from tests.web.pages.job_documents import job_document
@@ -46,6 +48,7 @@ def assert_harmless(one: Visit) -> None:
     assert one.evaluate("window.ran") is None
 
 
+@pytest.mark.full
 def test_a_hostile_text_in_every_field_stays_text_on_every_screen(visit: Visits, jobs: Collection) -> None:
     """Of jobs, schedules, instances, holders, claims and questions; the overview also learns of them later."""
     overview = visit()
@@ -64,6 +67,7 @@ def test_a_hostile_text_in_every_field_stays_text_on_every_screen(visit: Visits,
             assert SHOWN in others.page.locator("main").inner_text(), path
 
 
+@pytest.mark.full
 def test_a_page_that_was_tampered_with_brings_nothing_that_acts(visit: Visits, jobs: Collection) -> None:
     one = visit()
     # A browser looks at these where it only parses.

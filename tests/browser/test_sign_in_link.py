@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+import pytest
+
 from tests.browser.looks import LooksOfPage
 from tests.cli.dashboard_process import served
 from tests.support.browser import Visit, Visits, axe_core
@@ -15,6 +17,7 @@ def assert_usable(one: Visit) -> None:
     assert LooksOfPage(one).faults(one.page.url) == {}
 
 
+@pytest.mark.full
 def test_the_link_is_one_button_that_opens_the_page_without_its_token_once(
     visit: Visits, jobs: Collection, mongod: EmbeddedServer
 ) -> None:

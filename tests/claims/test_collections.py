@@ -72,6 +72,7 @@ IDS: list[Any] = [
 ]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", one_in(4, list(OPTIONS)))
 async def test_every_id_and_every_handle(things: Collection, autojump_clock: MockClock, name: str) -> None:
     things.insert_many([{"_id": one, "state": "new", "at": datetime(2020, 1, 1, tzinfo=UTC)} for one in IDS])

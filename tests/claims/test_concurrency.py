@@ -13,6 +13,7 @@ from trio_monque import Claim, open_claims, run_claims
 from trio_monque.store.driver.types import Collection
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("concurrency", [1, 3])
 async def test_handlers_are_never_more_than_they_may_be(
     things: Collection, autojump_clock: MockClock, concurrency: int
@@ -69,6 +70,7 @@ async def test_what_waits_for_one_that_goes_on_is_given_back_when_the_end_is_ask
     assert things.count_documents({"state": "new", "lock.by": None, "lock.tries": 0}) == 1
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("concurrency", [1, 3])
 async def test_loop_is_given_no_more_than_it_may_have_out(
     things: Collection, autojump_clock: MockClock, concurrency: int

@@ -148,6 +148,7 @@ async def test_drain_from_another_thread(things: Collection, autojump_clock: Moc
         assert claims.report.finished == 0
 
 
+@pytest.mark.full
 async def test_iterators_that_are_asked_while_it_is_drained_are_never_given_what_was_given_back(
     things: Collection, autojump_clock: MockClock
 ) -> None:
@@ -267,6 +268,7 @@ async def test_block_that_cleans_up_for_longer_is_left_with_its_lock(
     assert claims.report.released == 0
 
 
+@pytest.mark.full
 async def test_block_that_cleans_up_after_its_timeout_keeps_its_lock_until_it_is_left(
     things: Collection, autojump_clock: MockClock
 ) -> None:

@@ -74,6 +74,7 @@ def is_end(command: dict[str, Any]) -> bool:
     return not is_claim(command) and not is_renewal(command) and bool(updates_of(command))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("loss", list(Loss))
 @pytest.mark.parametrize("times", [1, 3])
 async def test_finish_with_a_lost_message_is_written_once_and_reported_as_finished(
@@ -300,6 +301,7 @@ async def test_renewal_behind_a_finish_is_not_reported_as_lost(
     assert (report.finished, report.lost, reported) == (1, 0, [])
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("virtual_pauses")
 async def test_lock_that_cannot_be_renewed_cancels_its_work_before_the_lease_ends(
     behind: Collection, things: Collection, proxy: LossyProxy, autojump_clock: MockClock
@@ -329,6 +331,7 @@ async def test_lock_that_cannot_be_renewed_cancels_its_work_before_the_lease_end
     assert [type(one).__name__ for one in reported] == ["DocumentClaimLost"]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("heartbeat_interval", [20.0, 2.0])
 async def test_document_of_a_dead_holder_is_free_within_a_lease_and_a_pass(
     things: Collection, autojump_clock: MockClock, heartbeat_interval: float

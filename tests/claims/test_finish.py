@@ -52,6 +52,7 @@ AT_THE_LOCK: list[Any] = [
 ]
 
 
+@pytest.mark.full
 async def test_handler_that_goes_on_beyond_its_lease_may_enqueue_jobs(
     db: Database, jobs: Collection, things: Collection, autojump_clock: MockClock
 ) -> None:

@@ -147,6 +147,7 @@ async def test_finished_document_that_still_matches_is_the_reason_after_the_end(
     assert ended == "the claims instance has ended"
 
 
+@pytest.mark.full
 async def test_block_that_holds_up_the_loop_is_a_reason_for_a_thread_that_asks(things: Collection) -> None:
     fill(things, 2)
     seen: list[Health] = []

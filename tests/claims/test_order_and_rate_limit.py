@@ -29,6 +29,7 @@ SORTS: list[tuple[Any, Any]] = [
 WAYS = [(has_index, concurrency) for concurrency in (1, 7) for has_index in (True, False)]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("sort_and_key", "way"), one_in(6, SORTS, WAYS))
 async def test_documents_are_claimed_in_the_order_of_sort(
     things: Collection, autojump_clock: MockClock, sort_and_key: tuple[Any, Any], way: tuple[bool, int]

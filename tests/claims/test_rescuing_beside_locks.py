@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import trio
 from trio.testing import MockClock
 
@@ -23,6 +24,7 @@ def held(things: Collection, count: int) -> None:
     things.update_many({}, {"$set": {"lock": HELD}})
 
 
+@pytest.mark.full
 async def test_one_locked_document_does_not_keep_the_others_from_their_rescue(
     things: Collection, autojump_clock: MockClock
 ) -> None:

@@ -53,6 +53,7 @@ def server(mongod: EmbeddedServer, db: Database, capsys: pytest.CaptureFixture[s
     return Server(db, command_of(mongod, db, capsys))
 
 
+@pytest.mark.full
 @pytest.mark.larger_in_full
 @pytest.mark.timeout(600)
 def test_commands_read_a_bounded_number_of_documents_along_an_index(server: Server) -> None:

@@ -59,6 +59,7 @@ def plant(jobs: Collection) -> None:
     jobs.insert_one({"name": "mail", "status": "pending", "createdAt": DAY})
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("arguments", "number"),
     [
@@ -116,6 +117,7 @@ def test_broken_document_is_named_once_and_left_alone(
     assert jobs.count_documents({"name": "mail", "status": "pending"}) == 1
 
 
+@pytest.mark.full
 def test_number_is_asked_about_before_anything_changes(
     command: Command, db: Database, jobs: Collection, typed: Callable[[str], None]
 ) -> None:

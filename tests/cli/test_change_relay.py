@@ -136,6 +136,7 @@ async def test_child_is_sent_little_of_many_new_jobs(uri: str, db: Database) -> 
         assert 2 <= len(found) < 500
 
 
+@pytest.mark.full
 async def test_child_learns_that_the_server_has_no_stream() -> None:
     child = Child()
     with standalone_server() as server:
@@ -219,6 +220,7 @@ async def test_child_that_reads_too_slowly_learns_the_state_of_the_stream_all_th
         nursery.cancel_scope.cancel()
 
 
+@pytest.mark.full
 async def test_stream_that_ends_with_its_database_is_opened_again(uri: str, db: Database) -> None:
     child = Child()
     async with relaying(stream_of(uri), child):

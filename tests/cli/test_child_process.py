@@ -73,6 +73,7 @@ async def peer() -> AsyncIterator[Peer]:
 # --- Questions ---
 
 
+@pytest.mark.full
 async def test_process_that_reads_no_questions_does_not_block_those_who_ask() -> None:
     """A frozen one: the buffer of its socket has room for a few hundred."""
 
@@ -88,6 +89,7 @@ async def test_process_that_reads_no_questions_does_not_block_those_who_ask() ->
         assert one.received() == [*[HEALTH] * MOST_UNANSWERED, METRICS]
 
 
+@pytest.mark.full
 async def test_answered_questions_do_not_count_against_further_ones() -> None:
     async with peer() as one:
         for number in range(2 * MOST_UNANSWERED):
@@ -107,6 +109,7 @@ async def test_process_that_leaves_questions_unread_has_ended_like_any_other() -
         one.leave()
 
 
+@pytest.mark.full
 async def test_waits_for_answers_take_no_thread_from_the_rest_of_the_parent() -> None:
     """As many processes as trio's own limit of threads would stop everything else in the parent that needs one."""
     async with peer():
@@ -114,6 +117,7 @@ async def test_waits_for_answers_take_no_thread_from_the_rest_of_the_parent() ->
         assert trio.to_thread.current_default_thread_limiter().borrowed_tokens == 0
 
 
+@pytest.mark.full
 async def test_process_is_silent_while_a_question_about_its_health_waits_and_no_other() -> None:
     async with peer() as one:
         one.child.ask(HEALTH)
@@ -130,6 +134,7 @@ async def test_process_is_silent_while_a_question_about_its_health_waits_and_no_
 # --- Its end ---
 
 
+@pytest.mark.full
 async def test_end_of_a_process_is_noticed_although_one_that_it_has_forked_holds_its_socket() -> None:
     own_end, its_end = socket.socketpair()
     with its_end:
@@ -138,6 +143,7 @@ async def test_end_of_a_process_is_noticed_although_one_that_it_has_forked_holds
             assert await child.wait() == 0
 
 
+@pytest.mark.full
 async def test_wait_for_a_process_that_is_cancelled_ends_and_lets_the_process_see_it() -> None:
     async with peer() as one:
         pass_on = trio.CancelScope(deadline=trio.current_time() + 0.0)

@@ -186,6 +186,7 @@ def test_none_turns_a_limit_off() -> None:
         given("--lock-timeout", "nothing")
 
 
+@pytest.mark.full
 def test_program_of_the_page_runs_in_a_worker_process(mongod: EmbeddedServer, db: Database, tmp_path: Path) -> None:
     (tmp_path / "jobs.py").write_text(
         "\n\n".join(block for page in PAGES for block in fenced_blocks(page, "python")), encoding="utf-8"

@@ -18,6 +18,7 @@ from .dashboard_browser import Browser
 from .dashboard_process import served
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM])
 def test_the_link_opens_the_dashboard_and_a_signal_ends_it_beside_an_open_stream(
     mongod: EmbeddedServer, db: Database, end: signal.Signals

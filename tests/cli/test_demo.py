@@ -31,6 +31,7 @@ def rows_of(out: str) -> dict[str, str]:
     return dict(re.findall(r"^  ([a-z ]+?)  +(.*)$", out, re.MULTILINE))
 
 
+@pytest.mark.full
 def test_it_ends_with_zero_and_a_summary_and_leaves_nothing_on_the_server(
     mongod: EmbeddedServer, client: MongoClient[Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -53,6 +54,7 @@ def test_it_ends_with_zero_and_a_summary_and_leaves_nothing_on_the_server(
     assert not [name for name in client[prefix[1]].list_collection_names() if name.startswith(prefix[0])]
 
 
+@pytest.mark.full
 def test_it_reads_a_given_folder_and_keeps_its_collections_where_asked(
     mongod: EmbeddedServer, client: MongoClient[Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -75,6 +77,7 @@ def test_it_reads_a_given_folder_and_keeps_its_collections_where_asked(
     assert rows_of(out)["read"] == "2 lines, 7 bytes"
 
 
+@pytest.mark.full
 def test_a_file_that_cannot_be_read_is_in_the_summary_and_ends_in_status_one(
     mongod: EmbeddedServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -124,6 +127,7 @@ def test_progress_line_counts_what_has_ended(counts: QueueStats, seconds: float,
     assert progress_line(counts, 800, seconds) == line
 
 
+@pytest.mark.full
 def test_its_dashboard_stays_open_until_a_signal_where_asked(mongod: EmbeddedServer) -> None:
     with demo_process("--files", "3", "--stay", "--uri", mongod.uri) as running:
         link = running.wait_for_line(r"dashboard: (http://127\.0\.0\.1:\d+/\?token=\S+)")[1]

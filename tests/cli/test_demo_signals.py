@@ -29,6 +29,7 @@ def kept_jobs(demo: DemoProcess, client: MongoClient[Any]) -> Collection:
     return client[found[2]][f"{found[1]}_jobs"]
 
 
+@pytest.mark.full
 def test_the_first_interrupt_drains(mongod: EmbeddedServer, client: MongoClient[Any]) -> None:
     with demo_process("--files", "100", "--job-seconds", "1", "--uri", mongod.uri, "--keep") as demo:
         jobs = kept_jobs(demo, client)

@@ -293,6 +293,7 @@ def test_oversized_document(doctor: Doctor, db: Database) -> None:
     ]
 
 
+@pytest.mark.full
 def test_standalone_server_with_a_full_pool(capsys: pytest.CaptureFixture[str]) -> None:
     with standalone_server("--maxConns", "20") as uri, ExitStack() as open_clients:
         indexes.ensure(handle(open_clients.enter_context(MongoClient[Any](uri))["x"]))

@@ -54,6 +54,7 @@ def documents(number: int) -> Iterator[dict[str, Any]]:
         yield document
 
 
+@pytest.mark.full
 @pytest.mark.larger_in_full
 def test_questions_read_a_bounded_number_of_documents_along_an_index(
     mongod: EmbeddedServer, db: Database, capsys: pytest.CaptureFixture[str]

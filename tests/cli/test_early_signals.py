@@ -63,6 +63,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("module", "number"),
     one_in(4, ["trio", "pymongo", "click", "trio_monque.cli.run.command"], [signal.SIGTERM, signal.SIGINT]),
@@ -74,6 +75,7 @@ def test_signal_during_the_imports_ends_the_worker_before_its_target_is_imported
     assert ended == (INTERRUPTED, "", "")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("more", [(), ("--processes", "2")], ids=["one process", "processes"])
 def test_signal_during_the_import_of_the_target_ends_the_worker(folder: Path, more: tuple[str, ...]) -> None:
     (folder / "shop.py").write_text("import json_of_shop\n", encoding="utf-8")

@@ -77,6 +77,7 @@ def documents(last: ObjectId) -> Iterator[dict[str, Any]]:
         }
 
 
+@pytest.mark.full
 @pytest.mark.larger_in_full
 @pytest.mark.timeout(300)
 def test_each_command_reads_a_bounded_number_of_documents_along_an_index(

@@ -52,6 +52,7 @@ def test_first_signal_lets_running_jobs_finish_and_resources_are_closed(
     assert "ended (SIGTERM was received): 2 completed" in errors
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("loop", LOOPS[:2])
 def test_handlers_of_each_target_get_its_resources(folder: Path, uri: str, db: Database, loop: str) -> None:
     for name in ("send", "post", "weigh"):
@@ -65,6 +66,7 @@ def test_handlers_of_each_target_get_its_resources(folder: Path, uri: str, db: D
     assert {"send a a pool", "post a stamps", "weigh a stamps"} <= set(worker.lines)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("loop", LOOPS)
 def test_second_signal_cancels_and_releases_running_jobs(folder: Path, uri: str, db: Database, loop: str) -> None:
     Monque(db, collection_name="orders").sync.enqueue("wait", "for ever")
@@ -87,6 +89,7 @@ def test_second_signal_cancels_and_releases_running_jobs(folder: Path, uri: str,
     assert "ended (SIGINT was received): 0 completed, 0 failed" in lines[1]["message"]
 
 
+@pytest.mark.full
 def test_ended_jobs_are_deleted_as_the_options_of_retention_say(folder: Path, uri: str, db: Database) -> None:
     calls = Monque(db).sync
     ended = [calls.enqueue("old", delay=3600) for _ in range(3)]
@@ -176,6 +179,7 @@ def test_loop_that_the_workers_declare_is_used_without_an_option(folder: Path, u
     assert (status, statuses(db, "native")) == (0, ["completed"])
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

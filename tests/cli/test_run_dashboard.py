@@ -51,6 +51,7 @@ def open_stream(browser: Browser) -> socket.socket:
     return stream
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("options", "schedulers"), [([], 1), (["--loop", "asyncio"], 1), (["--processes", "2"], 2)])
 def test_one_process_serves_it_and_a_signal_ends_all_beside_an_open_stream(
     folder: Path, uri: str, db: Database, options: list[str], schedulers: int
@@ -76,6 +77,7 @@ def test_one_process_serves_it_and_a_signal_ends_all_beside_an_open_stream(
     assert re.search(r"trio_monque.web.audit: resume by \S+ from 127.0.0.1", errors)
 
 
+@pytest.mark.full
 def test_handler_that_blocks_its_loop_does_not_stop_the_pages(folder: Path, uri: str, db: Database) -> None:
     Monque(db).sync.enqueue("block")
     options = ["--dashboard", "0", "--dashboard-read-only", "--dashboard-no-token"]

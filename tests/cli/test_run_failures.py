@@ -120,6 +120,7 @@ def test_invalid_arguments_print_the_usage_and_one_line(run: Run, arguments: lis
     assert said in error
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("uri", "said"),
     [

@@ -42,6 +42,7 @@ def uri(mongod: EmbeddedServer, db: Database) -> str:
     return uri_of_database(mongod.uri, db.name)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("attribute", "options", "found"),
     [
@@ -96,6 +97,7 @@ async def look(job):
 """
 
 
+@pytest.mark.full
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc has a pool for each thread")
 @pytest.mark.parametrize(
     ("options", "environment", "found"),

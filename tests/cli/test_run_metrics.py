@@ -93,6 +93,7 @@ def total(probe: Probe, metric: str, /, **labels: str) -> float:
     return sum(value for found, value in scraped(probe)[metric] if labels.items() <= found.items())
 
 
+@pytest.mark.full
 def test_metrics_of_all_processes_are_at_the_address_of_their_health(folder: Path, uri: str, db: Database) -> None:
     for number in range(4):
         Monque(db).sync.enqueue("count", number)

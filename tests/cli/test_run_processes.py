@@ -192,6 +192,7 @@ def first_start_fails(parent: RunProcess) -> list[str]:
     return [line for line in errors.splitlines() if not re.match(r"\d{4}-\d\d-\d\d ", line)]
 
 
+@pytest.mark.full
 def test_target_that_cannot_be_imported_ends_the_parent_with_one_traceback(folder: Path) -> None:
     with run_process(folder, "raising:workers", *TWO, "--uri", "mongodb://localhost/shop") as parent:
         lines = first_start_fails(parent)
@@ -207,6 +208,7 @@ raise ValueError(f"read {sys.stdin.read()!r}, leads its group: {os.getpgrp() == 
 """
 
 
+@pytest.mark.full
 def test_worker_process_is_out_of_reach_of_the_terminal_and_has_the_options_of_the_interpreter(folder: Path) -> None:
     """A Ctrl-C would reach it twice, and a read would stop it."""
     (folder / "showing.py").write_text(SHOWING, encoding="utf-8")

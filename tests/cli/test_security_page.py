@@ -104,6 +104,7 @@ def test_page_has_a_role_for_each_kind_of_program() -> None:
     assert list(roles()) == list(SCENARIOS)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_role_is_enough(refused: Callable[[Role, Scenario], list[str]], name: str) -> None:
     assert refused(roles()[name], SCENARIOS[name]) == []

@@ -34,6 +34,7 @@ enqueue()
 """
 
 
+@pytest.mark.full
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no fork")
 def test_client_that_has_not_connected_works_in_each_forked_child(
     mongod: EmbeddedServer, db: Database, jobs: Collection

@@ -190,6 +190,7 @@ async def test_query_that_fails_after_the_bulk_write_does_not_fail_the_call(
     assert reported == [EVENT[action](2, {})]
 
 
+@pytest.mark.full
 async def test_deleting_jobs_that_run_takes_their_claims_away(db: Database, jobs: Collection) -> None:
     ended: list[str | None] = []
     workers = Workers()

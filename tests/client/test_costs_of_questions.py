@@ -221,6 +221,7 @@ TOGETHER: Final = [tuple(QUESTIONS)] if FULL else [(one,) for one in QUESTIONS]
 """In full all in one test: several processes that run tests would each make the two million jobs."""
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("asked", TOGETHER, ids=lambda asked: asked[0])
 def test_question_examines_no_more_than_its_bound(database: Database, monque: SyncMonque, asked: Sequence[str]) -> None:
     for one in asked:

@@ -54,6 +54,7 @@ async def test_each_call_delays_the_job_and_the_last_data_are_run(
         assert (data, round(at - start)) == (3, 17)
 
 
+@pytest.mark.full
 async def test_steady_calls_do_not_delay_the_job_beyond_its_longest_wait(
     open_test_scheduler: SchedulerOpener, autojump_clock: MockClock
 ) -> None:
@@ -121,6 +122,7 @@ def test_job_that_was_enqueued_otherwise_waits_from_the_call_on(db: Database, jo
     assert enqueued.job.next_run_at == enqueued.job.updated_at + timedelta(seconds=30)
 
 
+@pytest.mark.full
 def test_racing_calls_become_one_job_with_the_data_of_one_of_them(db: Database, jobs: Collection) -> None:
     monque = Monque(db)
     debounce(monque, -1, 60)

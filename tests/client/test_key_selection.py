@@ -40,6 +40,7 @@ def keys_of(found: Sequence[Job]) -> list[str | None]:
     return [job.unique_key for job in found]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("selection", "expected"),
     [
@@ -81,6 +82,7 @@ async def test_bulk_actions_select_by_key(monque: Monque, keyed: dict[str, Job],
     assert jobs.count_documents({"name": "mail", "status": "pending", "uniqueKey": {"$in": list(KEYS)}}) == 3
 
 
+@pytest.mark.full
 async def test_bulk_action_goes_on_behind_each_batch(monque: Monque, jobs: Collection) -> None:
     await monque.enqueue_many([NewJob("mail", unique_key=f"user:{number:04}") for number in range(2_500)])
     seen: list[BulkResult] = []

@@ -68,6 +68,7 @@ QUESTIONS: Final[dict[str, dict[str, Any]]] = {
 }
 
 
+@pytest.mark.full
 def test_pages_have_each_job_once_and_never_many_bytes(monque: Monque, ids: list[ObjectId]) -> None:
     for question in QUESTIONS:  # In one test: it takes seconds to store these jobs.
         check(question, pages_of(monque, **QUESTIONS[question]), ids)
@@ -86,6 +87,7 @@ def check(question: str, pages: list[CursorPage], ids: list[ObjectId]) -> None:
     assert (pages[0].examined is None) == (question == "by a condition without an index")
 
 
+@pytest.mark.full
 def test_page_that_is_full_is_not_capped(monque: Monque, ids: list[ObjectId]) -> None:
     page = monque.sync.get_jobs_with_cursor(limit=2)
     assert (len(page.jobs), page.has_next_page, page.is_capped) == (2, True, False)
@@ -93,6 +95,7 @@ def test_page_that_is_full_is_not_capped(monque: Monque, ids: list[ObjectId]) ->
     assert [job.id for job in last.jobs] == ids[:-3:-1]
 
 
+@pytest.mark.full
 def test_lists_end_early_too(monque: Monque, jobs: Collection, ids: list[ObjectId]) -> None:
     jobs.update_many({"_id": {"$in": ids}}, {"$set": {"repeatInterval": "0 0 1 1 *"}})
     first = monque.sync.get_schedules()  # Their index is created with the first schedule that is declared.
@@ -108,6 +111,7 @@ def test_lists_end_early_too(monque: Monque, jobs: Collection, ids: list[ObjectI
     assert len(monque.sync.get_overview().upcoming) == 1
 
 
+@pytest.mark.full
 def test_page_over_http_goes_on_by_its_cursor(db: Database, ids: list[ObjectId]) -> None:
     async def work(ask: Ask) -> None:
         for view in ({}, {"view": "full"}):

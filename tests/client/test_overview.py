@@ -151,6 +151,7 @@ async def test_four_commands_and_a_fifth_one_once_a_minute(db: Database) -> None
     assert commands == [1, 3, 1, 0]
 
 
+@pytest.mark.full
 def test_user_who_may_not_read_the_minutes_sees_all_else() -> None:
     resources = [{"db": "x", "collection": name} for name in ("monque_jobs", "monque_jobs.instances")]
     privileges = [{"resource": one, "actions": ["find"]} for one in resources]

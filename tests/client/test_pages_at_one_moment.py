@@ -118,6 +118,7 @@ LIVES: dict[str, tuple[str, Sequence[dict[str, Any]], JobFilter]] = {
 }
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("life", "how"), one_in(2, list(LIVES), list(WRITTEN_WITH)))
 def test_only_job_of_its_name_is_on_a_page_whenever_it_changes(
     mongod: EmbeddedServer, db: Database, jobs: Collection, life: str, how: str
@@ -246,6 +247,7 @@ def test_page_whose_snapshot_grew_too_old_is_read_without_one(
     assert reads.in_snapshot == [True] * 2 + [False] * 4
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("write_concern", ["majority", 1])
 def test_what_was_just_written_is_on_the_next_page(db: Database, write_concern: Any) -> None:
     monque = Monque(db, write_concern=write_concern).sync

@@ -169,6 +169,7 @@ async def test_value_of_a_handler_that_cannot_be_read_fails_its_own_job_alone(
     assert all(job is not None and "InvalidPayloadError" in str(job.fail_reason) for job in stored[1:])
 
 
+@pytest.mark.full
 def test_job_that_makes_the_server_refuse_a_statement_does_not_keep_the_others_out() -> None:
     """It refuses the command that it is in, and does not say which job of it was meant: each is sent alone."""
     with refusing_server() as server, server.client() as client, MongoClient[Any](server.uri) as admin:

@@ -165,6 +165,7 @@ async def test_scheduler_runs_the_replaced_job_once_with_the_last_data_at_the_ne
         assert ran == [3]
 
 
+@pytest.mark.full
 def test_racing_calls_leave_one_job_with_the_data_of_one_of_them(db: Database, jobs: Collection) -> None:
     monque = Monque(db)
     replace(monque, -1)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.support.internals import context_of
 from tests.support.store import claim, handle
 from trio_monque import Monque
@@ -9,6 +11,7 @@ from trio_monque.client.rescuer import Rescuer
 from trio_monque.store.driver.types import Collection, Database
 
 
+@pytest.mark.full
 def test_one_locked_document_does_not_keep_the_others_from_their_rescue(db: Database, jobs: Collection) -> None:
     dead = claim(handle(db), 20)
     rescuer = Rescuer(context_of(Monque(db, operation_timeout=1.5)))

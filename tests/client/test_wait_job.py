@@ -190,6 +190,7 @@ async def test_error_is_raised_while_others_run_on(monque: Monque, jobs: Collect
         await monque.wait_jobs([live, failed])
 
 
+@pytest.mark.full
 async def test_unreachable_database_is_outlasted_for_as_long_as_the_caller_waits() -> None:
     with MongoClient[Any]("mongodb://127.0.0.1:1/?serverSelectionTimeoutMS=50") as client:
         monque, job_id = Monque(client["x"], operation_timeout=0.2), ObjectId()
@@ -240,6 +241,7 @@ def test_without_change_streams_the_client_polls() -> None:
 # --- Threads, loops and time ---
 
 
+@pytest.mark.full
 async def test_threads_end_with_the_last_wait_and_begin_again_with_the_next(monque: Monque, jobs: Collection) -> None:
     ours = {"monque-looker", "monque-follower"}
     for _ in range(2):

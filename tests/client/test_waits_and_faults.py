@@ -123,6 +123,7 @@ async def how_it_ended(monque: Monque, job_id: ObjectId) -> str:
     return ended.status.value
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("how", ENDS)
 @pytest.mark.parametrize("looks_that_fail", [1, 2, 4])
 async def test_wait_outlasts_looks_that_fail(
@@ -264,6 +265,7 @@ async def test_report_that_the_driver_cannot_decode_ends_no_wait(monque: Monque,
         assert await how_it_ended(monque, job.id) == "completed"
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("no_polls_beside_the_stream")
 @pytest.mark.parametrize("how", ENDS)
 async def test_client_polls_while_a_stream_that_broke_cannot_be_opened_again(

@@ -156,6 +156,7 @@ def test_start_cancelled_on_asyncio_leaves_nothing(
     assert_empty(temporary_folder)
 
 
+@pytest.mark.full
 async def test_cancelled_block_still_ends_the_server(temporary_folder: Path) -> None:
     with trio.CancelScope() as scope:
         async with embedded_mongod() as server:

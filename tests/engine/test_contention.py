@@ -218,6 +218,7 @@ def simulated(instances: int, jobs: int, seed: int) -> tuple[list[int], float, f
     return won, lost, longest
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("instances", "most"), [(4, 0.03), (8, 0.05), (20, 0.1)])
 @pytest.mark.parametrize("seed", one_in(5, range(5)))
 def test_instances_that_look_at_the_same_instant_lose_next_to_nothing(instances: int, most: float, seed: int) -> None:

@@ -517,6 +517,7 @@ async def test_leaving_that_waits_for_a_handler_beyond_all_its_time_is_unhealthy
 # --- The event loop ---
 
 
+@pytest.mark.full
 async def test_event_loop_that_is_blocked_is_seen_from_another_thread_and_over_when_it_goes_on() -> None:
     seen: list[Examined] = []
 

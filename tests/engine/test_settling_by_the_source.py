@@ -73,6 +73,7 @@ async def test_claim_is_not_renewed_during_its_write_and_its_neighbours_are(auto
     assert desk.settled.keys() == {2}  # By the settler.
 
 
+@pytest.mark.full
 async def test_claim_whose_lease_is_half_over_is_renewed_first(autojump_clock: MockClock) -> None:
     desk = Desk(1, renewal_faults=[NotNowError() for _ in range(100)])
 

@@ -29,6 +29,7 @@ async def run_blocking(shelf: Shelf, blocked: LogLine, going_on: LogLine) -> Non
     assert len(blocked.messages) >= 1
 
 
+@pytest.mark.full
 async def test_handler_that_blocks_the_loop_is_named_with_its_frames() -> None:
     with hearing("the event loop is blocked") as blocked, hearing("the event loop was blocked") as going_on:
 
@@ -42,6 +43,7 @@ async def test_handler_that_blocks_the_loop_is_named_with_its_frames() -> None:
     assert "block_the_loop_until(blocked)" in blocked.messages[0]
 
 
+@pytest.mark.full
 async def test_task_of_a_handlers_nursery_is_the_handlers() -> None:
     with hearing("the event loop is blocked") as blocked, hearing("the event loop was blocked") as going_on:
 
@@ -57,6 +59,7 @@ async def test_task_of_a_handlers_nursery_is_the_handlers() -> None:
     assert "by the handler of 4711" in blocked.messages[0]
 
 
+@pytest.mark.full
 async def test_others_that_block_the_loop_are_not_blamed_on_a_handler() -> None:
     shelf = Shelf(items=[4711])
     with hearing("the event loop is blocked") as blocked, hearing("the event loop was blocked") as going_on:

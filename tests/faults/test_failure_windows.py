@@ -38,6 +38,7 @@ def statuses(jobs: Collection) -> Counter[str]:
     return Counter(one["status"] for one in jobs.find())
 
 
+@pytest.mark.full
 async def test_schedules_that_a_killed_start_has_not_declared_are_declared_by_the_next_start(
     mongod: EmbeddedServer, db: Database, jobs: Collection
 ) -> None:
@@ -50,6 +51,7 @@ async def test_schedules_that_a_killed_start_has_not_declared_are_declared_by_th
     assert jobs.find_one({"_id": first["_id"]}) == first
 
 
+@pytest.mark.full
 def test_list_with_keys_whose_caller_was_killed_is_completed_by_the_same_call(
     mongod: EmbeddedServer, db: Database, jobs: Collection
 ) -> None:
@@ -61,6 +63,7 @@ def test_list_with_keys_whose_caller_was_killed_is_completed_by_the_same_call(
     assert stored < {one.id for one in enqueued}
 
 
+@pytest.mark.full
 def test_bulk_action_whose_caller_was_killed_is_completed_by_the_same_call(
     mongod: EmbeddedServer, db: Database, jobs: Collection, monque: Monque
 ) -> None:
@@ -72,6 +75,7 @@ def test_bulk_action_whose_caller_was_killed_is_completed_by_the_same_call(
     assert statuses(jobs) == {"pending": MANY}
 
 
+@pytest.mark.full
 def test_child_that_was_detached_by_a_killed_caller_is_retried_by_the_next(
     mongod: EmbeddedServer, db: Database, jobs: Collection, monque: Monque
 ) -> None:
@@ -87,6 +91,7 @@ def test_child_that_was_detached_by_a_killed_caller_is_retried_by_the_next(
     assert statuses(jobs) == {"pending": 1}
 
 
+@pytest.mark.full
 async def test_jobs_of_a_killed_process_are_done_although_its_minute_is_not_written(
     mongod: EmbeddedServer, db: Database, jobs: Collection
 ) -> None:
@@ -101,6 +106,7 @@ async def test_jobs_of_a_killed_process_are_done_although_its_minute_is_not_writ
     assert jobs.find_one() == job
 
 
+@pytest.mark.full
 async def test_step_whose_process_was_killed_before_its_result_is_stored_is_called_again(
     mongod: EmbeddedServer, db: Database, jobs: Collection
 ) -> None:
@@ -115,6 +121,7 @@ async def test_step_whose_process_was_killed_before_its_result_is_stored_is_call
     assert calls.count_documents({}) == 2
 
 
+@pytest.mark.full
 async def test_claim_that_a_killed_rescuer_has_not_taken_away_is_rescued_once_by_the_next(
     mongod: EmbeddedServer, db: Database, jobs: Collection
 ) -> None:

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+import pytest
+
 from tests.support.waiting import wait_until
 from trio_monque import Monque
 from trio_monque.store.driver.types import Database
@@ -29,6 +31,7 @@ def documents(db: Database) -> Sequence[Mapping[str, Any]]:
     return [{name: one for name, one in document.items() if name not in ITS_RENEWALS} for document in found]
 
 
+@pytest.mark.full
 def test_frozen_instance_finds_its_runs_cancelled_and_changes_nothing(
     own_server: OwnServer, own_db: Database, tmp_path: Path
 ) -> None:

@@ -128,6 +128,7 @@ async def until(condition: Callable[[], bool]) -> None:
             await trio.sleep(0.01)
 
 
+@pytest.mark.full
 async def test_shutdown_ends_in_time_with_any_call_in_flight_and_loses_no_job(
     own_server: OwnServer, witness: Witness
 ) -> None:

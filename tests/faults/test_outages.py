@@ -74,6 +74,7 @@ def short_delays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(change_stream, "LONGEST_AWAIT", 0.2)
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("short_delays")
 @pytest.mark.parametrize("code", one_in(6, CODES))
 async def test_every_loop_outlasts_an_outage_and_reports_it_once(
@@ -202,6 +203,7 @@ async def test_command_that_the_server_does_not_understand_ends_the_scheduler(
     assert caught.value.permanent
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("code", one_in(2, [13, 18, 14031, 54_321]))
 async def test_start_waits_until_the_database_can_be_used(
     server: RefusingServer, db: Database, code: int, caplog: pytest.LogCaptureFixture
@@ -226,6 +228,7 @@ async def test_start_waits_until_the_database_can_be_used(
     assert Monque(db).sync_in_loop.get_queue_stats(name="daily").pending == 1
 
 
+@pytest.mark.full
 async def test_start_that_never_succeeds_fails_after_its_time_and_says_why(
     server: RefusingServer, db: Database, unused_port: int
 ) -> None:

@@ -70,6 +70,7 @@ def test_connections_are_cut_and_new_ones_work(proxy: FaultyProxy, behind: Datab
     assert proxy.accepted > accepted
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("way", "applied"), [(Way.REQUESTS, 0), (Way.REPLIES, 1)])
 def test_half_open_connection_passes_on_one_way_only_and_never_recovers(
     proxy: FaultyProxy, behind: Database, own_db: Database, way: Way, applied: int

@@ -114,6 +114,7 @@ async def test_nothing_is_left_of_a_stream_however_its_scheduler_ends(mongod: An
             await assert_nothing_left(own, connections, before)
 
 
+@pytest.mark.full
 async def test_nothing_is_left_of_a_stream_whose_server_was_frozen_when_it_was_left(
     own_server: OwnServer, own_db: Database
 ) -> None:

@@ -64,6 +64,7 @@ async def cancelled_at(opening: AbstractAsyncContextManager[Any], number: int) -
     return instrument.left <= 0
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("opening", OPENINGS.values(), ids=OPENINGS)
 async def test_block_that_is_cancelled_at_any_step_ends(db: Database, opening: Opening) -> None:
     await Monque(db).enqueue("elsewhere")  # The indexes are there: each start has the same steps.

@@ -254,6 +254,7 @@ async def commands_of_some_hours(mongod: EmbeddedServer, database: str, *, metri
     return [name for name, _ in recorder.commands if name != "hello"]
 
 
+@pytest.mark.full
 def test_scheduler_with_metrics_sends_not_one_command_more_than_one_without(
     mongod: EmbeddedServer, db: Database
 ) -> None:

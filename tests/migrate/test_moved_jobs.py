@@ -138,6 +138,7 @@ def test_jobs_of_a_script_that_was_killed_half_way_are_moved_once_each() -> None
         assert sorted(job["data"] for job in jobs.find()) == list(range(300))
 
 
+@pytest.mark.full
 def test_moved_jobs_of_another_store_wait_until_all_are_moved_and_are_not_doubled_after_a_crash(db: Database) -> None:
     monque = Monque(db)
     store = {str(number): {"to": number} for number in range(3)}
@@ -170,6 +171,7 @@ def test_moved_jobs_of_another_store_wait_until_all_are_moved_and_are_not_double
     assert [job.next_run_at for job in jobs] == [LATER + timedelta(seconds=number) for number in range(3)]
 
 
+@pytest.mark.full
 def test_job_that_an_old_worker_took_meanwhile_is_not_run_again(db: Database) -> None:
     monque = Monque(db)
     monque.sync.pause("other", by="dana")

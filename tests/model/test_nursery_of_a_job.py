@@ -72,6 +72,7 @@ def test_no_order_of_more_faults_breaks_an_invariant(name: str) -> None:
     show_that_nothing_breaks(JobModel(LARGER[name]), MOST_STATES)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("rule", [pytest.param(rule, id=rule.name) for rule in SHOWN_IN])
 def test_rule_taken_out_does_harm(rule: Rule) -> None:
     model = JobModel(setting(ALL - {rule}, **SHOWN_IN[rule]))

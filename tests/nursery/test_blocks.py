@@ -17,6 +17,7 @@ from trio_monque.store.driver.types import Collection
 from trio_monque.testing import SchedulerOpener, drain
 
 
+@pytest.mark.full
 async def test_block_waits_for_the_longest_child_exactly(
     open_test_scheduler: SchedulerOpener, jobs: Collection, autojump_clock: MockClock
 ) -> None:

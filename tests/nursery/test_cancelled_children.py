@@ -108,6 +108,7 @@ async def test_run_whose_child_a_newer_run_or_a_sweep_has_cancelled_ends_as_one_
         await crash(scheduler)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("how", ["pending", "running", "not started in time"])
 async def test_operator_and_start_by_are_obeyed_also_where_an_earlier_run_had_cancelled_the_child(
     open_test_scheduler: SchedulerOpener, jobs: Collection, autojump_clock: MockClock, how: str

@@ -48,6 +48,7 @@ async def test_failed_parent_that_is_retried_by_hand_finds_the_results_of_its_ch
         assert jobs.count_documents({}) == 0, "a completed parent needs them no longer"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("goes", ["deleted", "another scope"])
 async def test_children_that_no_parent_needs_any_more_are_deleted(
     open_test_scheduler: SchedulerOpener, jobs: Collection, autojump_clock: MockClock, goes: str
@@ -71,6 +72,7 @@ async def test_children_that_no_parent_needs_any_more_are_deleted(
     assert statuses(jobs) == {}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("keep_last", [None, 3])
 async def test_thousands_of_spared_children_do_not_stop_retention_behind_them(
     open_test_scheduler: SchedulerOpener,

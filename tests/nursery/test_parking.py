@@ -15,6 +15,7 @@ from trio_monque.store.driver.types import Collection
 from trio_monque.testing import SchedulerOpener, advance, crash, quiesce
 
 
+@pytest.mark.full
 async def test_many_parents_complete_on_one_slot(
     open_test_scheduler: SchedulerOpener, jobs: Collection, autojump_clock: MockClock
 ) -> None:
@@ -30,6 +31,7 @@ async def test_many_parents_complete_on_one_slot(
     assert [job.result for job in ended] == [number / 10 for number in range(30)]
 
 
+@pytest.mark.full
 async def test_parked_runs_hold_no_slot_and_do_not_count_as_unsettled(
     open_test_scheduler: SchedulerOpener, jobs: Collection, autojump_clock: MockClock
 ) -> None:

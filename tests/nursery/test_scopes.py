@@ -46,6 +46,7 @@ async def test_run_that_has_lost_its_claim_opens_no_block(
     assert statuses(jobs) == {"completed": 1}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "end", ["attempt failed", "snoozed", "failed", "cancelled", "cancelled between attempts", "shut down", "killed"]
 )

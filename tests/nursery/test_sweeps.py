@@ -165,6 +165,7 @@ async def test_sweeper_looks_less_and_less_often_for_a_child_that_does_not_end(
             assert scheduler.statistics().running == 0
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("ends", ["cancel", "delete", "bulk cancel", "bulk delete"])
 async def test_tree_of_an_ended_parent_ends(
     open_test_scheduler: SchedulerOpener, jobs: Collection, autojump_clock: MockClock, ends: str

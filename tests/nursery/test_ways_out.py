@@ -88,6 +88,7 @@ async def test_children_that_do_not_end_hold_a_cancelled_run_for_its_clean_up_ti
     assert "the fleet cancels the rest" in caplog.text
 
 
+@pytest.mark.full
 async def test_block_in_a_healthy_run_waits_for_children_that_take_their_time_to_end(
     open_test_scheduler: SchedulerOpener, jobs: Collection, autojump_clock: MockClock
 ) -> None:
@@ -113,6 +114,7 @@ async def test_block_in_a_healthy_run_waits_for_children_that_take_their_time_to
         assert (await scheduler.wait_job(parent)).result == 0
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("why", "phase"),
     [

@@ -185,6 +185,7 @@ class Some:
     either: int | str | bytes | Decimal | None
 
 
+@pytest.mark.full
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.from_type(Some))
 def test_any_values_are_read_as_they_were(some: Some) -> None:

@@ -39,6 +39,7 @@ def test_no_two_runs_overlap_however_long_messages_take(renewals: int) -> None:
     assert played(replace(AS_DESIGNED, renewals=renewals)).harm is None
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "arithmetic", one_in(3, list(BROKEN.values())), ids=[name.replace(" ", "-") for name in BROKEN]
 )
@@ -53,6 +54,7 @@ def test_clocks_may_drift_apart_by_a_twentieth(rate: int) -> None:
     assert played(replace(AS_DESIGNED, holder_rate=rate)).harm is None
 
 
+@pytest.mark.full
 def test_the_margin_is_what_the_drift_may_use_up() -> None:
     """A sixth of an interval of the 17 sixths that a run has: the rescuer's clock may be faster by 1/17, 5.88 %.
 
@@ -63,6 +65,7 @@ def test_the_margin_is_what_the_drift_may_use_up() -> None:
     assert played(replace(FINE, rescuer_rate=1072)).harm == "two runs overlap"
 
 
+@pytest.mark.full
 def test_without_the_margin_equal_clocks_are_enough_and_no_others() -> None:
     assert played(replace(FINE, margin=False)).harm is None
     assert played(replace(FINE, margin=False, rescuer_rate=1012)).harm == "two runs overlap"

@@ -72,6 +72,7 @@ def test_no_history_within_the_bounds_breaks_a_guarantee(bounds: Bounds) -> None
     assert played_by_the_rules(bounds).harm is None
 
 
+@pytest.mark.full
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("mutation", one_in(6, FOUND), ids=str)
 def test_each_rule_taken_out_alone_does_the_harm_it_was_there_to_prevent(mutation: Mutation) -> None:

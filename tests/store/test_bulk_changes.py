@@ -108,6 +108,7 @@ def test_first_job_that_is_refused_stops_none_of_its_batch_and_all_are_counted(s
     assert (again.count, again.done, again.unknown) == (3, written.done, 0)
 
 
+@pytest.mark.full
 def test_cancellation_that_fails_between_its_two_commands_is_found_out() -> None:
     """The first command cancels two jobs and stops at the third, and the second fails: nothing must look undone."""
     interceptor = Interceptor()

@@ -345,6 +345,7 @@ def test_data_does_not_travel_and_a_burst_is_one_answer(db: Database, mongod: An
     assert len([name for name, _ in recorder.commands if name == "getMore"]) < 10
 
 
+@pytest.mark.full
 def test_standalone_server_has_no_stream() -> None:
     with standalone_server() as uri, MongoClient[Any](uri, tz_aware=True) as alone:
         with pytest.raises(NoStreamError, match="replica set"):

@@ -348,6 +348,7 @@ def test_two_of_one_moment_are_seen_although_their_names_are_asked_for_in_turn(
     assert next_due.next_due(store, ["greet", "other"], PAST) == next_due.NextDue(moment, None)
 
 
+@pytest.mark.full
 def test_claim_of_a_broken_document_that_cannot_be_released_has_an_unknown_outcome() -> None:
     """The claim is written: the caller must find out, and release it as soon as the server allows."""
     with refusing_server() as server, server.client() as client, MongoClient[Any](server.uri) as admin:

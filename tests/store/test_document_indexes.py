@@ -99,6 +99,7 @@ PARTIAL: Sequence[Any] = [
 ]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("filter", "meant", "others"), PARTIAL, ids=lambda value: str(value))
 @pytest.mark.parametrize("sort", one_in(2, [(), [("at", 1)], [("at", -1), ("_id", 1)]], first=1), ids=str)
 def test_partial_index_answers_whatever_the_rest_of_the_collection_is(
@@ -133,6 +134,7 @@ def test_claims_in_order_read_a_backlog_from_its_head(documents: Collection, dir
     assert "SORT" not in {stage["stage"] for stage in stages(plan["queryPlanner"]["winningPlan"])}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("sort", [(), [("at", 1)]], ids=str)
 def test_unlocked_backlog_costs_the_other_queries_nothing(documents: Collection, sort: Any) -> None:
     indexes.create(handle(documents, {"done": None}, sort=sort))
@@ -176,6 +178,7 @@ WHOLE: Sequence[Any] = [
 ]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("filter", "meant", "others"), WHOLE, ids=lambda value: str(value))
 @pytest.mark.parametrize("sort", one_in(2, [(), [("at", 1)]], first=1), ids=str)
 def test_filter_without_a_partial_index_gets_one_that_serves_it(

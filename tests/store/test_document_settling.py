@@ -322,6 +322,7 @@ def test_update_is_what_it_was_when_it_was_encoded(locked: LockedCollection, doc
     assert documents.find_one() == {"_id": 0, "done": [1]}
 
 
+@pytest.mark.full
 def test_interrupted_write_does_not_count_as_refused_and_is_sent_again(
     locked: LockedCollection, documents: Collection, mongod: EmbeddedServer
 ) -> None:

@@ -198,6 +198,7 @@ def test_results_are_written_under_the_fence(locked: LockedCollection, documents
 TOO_LARGE: Final = "y" * 200_000
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("bad", "sets"),
     rows_in(
@@ -324,6 +325,7 @@ def _raw(documents: Collection) -> list[bytes]:
     return [one.raw for one in documents.with_options(codec_options=options).find(sort={"_id": 1})]
 
 
+@pytest.mark.full
 @pytest.mark.larger_in_full
 @the_same_examples(in_full(10, 80), 250)
 @given(

@@ -36,6 +36,7 @@ def store(db: Database, jobs: Collection) -> JobCollection:
     return store
 
 
+@pytest.mark.full
 def test_page_of_a_rare_tenant_costs_its_jobs_with_the_index_and_the_cap_without(
     db: Database, store: JobCollection
 ) -> None:
@@ -53,6 +54,7 @@ def test_page_of_a_rare_tenant_costs_its_jobs_with_the_index_and_the_cap_without
     assert {plan for plan in cost.plans if plan} == {"IXSCAN { meta.tenant: 1, createdAt: 1, _id: 1 }"}
 
 
+@pytest.mark.full
 def test_page_behind_a_cursor_with_several_values_merges_their_ranges(db: Database, store: JobCollection) -> None:
     """Beside a field without an index, which is checked on the documents."""
     indexes.ensure(store, also=[indexes.of_field("meta.tenant")])
@@ -76,6 +78,7 @@ def behind(job: Any) -> str:
     return encode(anchor_of(job, "created_at"), "created_at", "asc", backward=False)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("by", ["id", "updated_at", "next_run_at"])
 def test_other_orders_are_capped(db: Database, store: JobCollection, by: Any) -> None:
     indexes.ensure(store, also=[indexes.of_field("meta.tenant")])

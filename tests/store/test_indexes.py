@@ -57,6 +57,7 @@ def used(jobs: Collection, command: dict[str, Any]) -> set[str]:
     return {stage["indexName"] for stage in found if stage["stage"] == "IXSCAN"}
 
 
+@pytest.mark.full
 def test_each_query_is_served_by_its_index_without_a_sort(store: JobCollection, jobs: Collection) -> None:
     indexes.ensure(store)
     for number in range(300):

@@ -77,6 +77,7 @@ def run_twice(db: Database, *seeds: int) -> list[list[Happened]]:
     return sequences
 
 
+@pytest.mark.full
 def test_same_seed_makes_the_same_sequence_and_another_makes_another(monque_db: Database) -> None:
     one, again, other = run_twice(monque_db, 1, 1, 2)
     assert len(one) > 100

@@ -62,6 +62,7 @@ def test_plugin_is_registered() -> None:
     assert entry.value == "trio_monque.testing.plugin"
 
 
+@pytest.mark.full
 def test_fixtures_serve_pytest_trio(project: pytest.Pytester) -> None:
     project.makepyfile(
         WORKERS

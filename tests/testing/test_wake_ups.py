@@ -192,6 +192,7 @@ async def test_scheduler_whose_database_goes_on_failing_can_be_left(
     assert len(scheduler.report.unfinished) == 1
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("why", ["database", "handlers"])
 async def test_drain_that_cannot_end_raises(
     open_test_scheduler: SchedulerOpener, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, why: str

@@ -135,6 +135,7 @@ TEXTS: Final = [
 ]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("text", TEXTS, ids=range(len(TEXTS)))
 def test_text_of_an_attacker_is_only_a_text(db: Database, jobs: Collection, text: str) -> None:
     """Wherever a request may have one: the answer is never a failure of the server, and no pattern matches."""

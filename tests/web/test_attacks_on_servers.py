@@ -110,6 +110,7 @@ def answer_to(server: WebServer, request: bytes) -> bytes:
         return found
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_bytes_of_a_request_do_harm(mongod: EmbeddedServer, db: Database, jobs: Collection, kind: str) -> None:
     insert(handle(db))

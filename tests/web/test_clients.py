@@ -70,6 +70,7 @@ def app(db: Database) -> ASGIApp:
     return create_app(Monque(db, stats_cache_ttl=0), authorize=allow_all)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("host", HOSTS)
 @pytest.mark.parametrize("loop", LOOPS)
 def test_strict_client_reads_every_answer_of_a_mounted_application(
@@ -85,6 +86,7 @@ def test_strict_client_reads_every_answer_of_a_mounted_application(
     anyio.run(work, backend=loop)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", ["uvicorn", "hypercorn, trio"])
 def test_strict_client_reads_every_answer_of_a_server(mongod: EmbeddedServer, db: Database, kind: str) -> None:
     order = {"ORDER": json.dumps({"uri": mongod.uri, "database": db.name})}

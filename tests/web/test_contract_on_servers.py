@@ -60,6 +60,7 @@ def behind_login(app: ASGIApp) -> ASGIApp:
 PLACES: Final = {**HOSTS, "login": behind_login}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("host", PLACES)
 @pytest.mark.parametrize("loop", LOOPS)
 def test_mounted_application_answers_the_table(filled: Database, host: str, loop: str) -> None:
@@ -83,6 +84,7 @@ def serving(kind: str, mongod: EmbeddedServer, db: Database, mount: str, *option
         yield server
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", ["uvicorn", "hypercorn, trio"])
 def test_server_answers_the_table(mongod: EmbeddedServer, filled: Database, kind: str) -> None:
     with serving(kind, mongod, filled, "") as server:
@@ -94,6 +96,7 @@ def test_server_answers_the_table(mongod: EmbeddedServer, filled: Database, kind
         anyio.run(work)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("kind", "is_stripped"), [("uvicorn", True), ("hypercorn, trio", False)])
 def test_server_behind_nginx_answers_the_table(
     mongod: EmbeddedServer, filled: Database, kind: str, *, is_stripped: bool

@@ -57,6 +57,7 @@ def monque(mongod: EmbeddedServer, db: Database, sent: Sent) -> Iterator[Monque]
         yield monque
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("route", CLOSED, ids=[route.operation_id for route in CLOSED])
 def test_answer_and_commands_are_the_same_for_what_exists_and_what_does_not(
     monque: Monque, db: Database, sent: Sent, route: Route
@@ -98,6 +99,7 @@ async def raises_later(*arguments: Any) -> Any:
     raise ZeroDivisionError("s3cret of the inside")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("loop", LOOPS)
 @pytest.mark.parametrize("hook", [raises, raises_later])
 @pytest.mark.parametrize("name", ["authorize", "context"])

@@ -75,6 +75,7 @@ def recorded(mongod: EmbeddedServer, db: Database) -> Iterator[tuple[Database, R
         yield client[db.name], recorder
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("rule", RULES)
 def test_denied_caller_gets_the_same_answer_by_the_same_commands_whatever_exists(
     mongod: EmbeddedServer, db: Database, rule: str, monkeypatch: pytest.MonkeyPatch

@@ -89,6 +89,7 @@ def is_served(server: WebServer) -> bool:
         stream.close()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", KINDS)
 def test_closed_connections_end_their_streams(mongod: EmbeddedServer, db: Database, kind: str) -> None:
     with serving(kind, mongod, db, viewers=10) as server:
@@ -99,6 +100,7 @@ def test_closed_connections_end_their_streams(mongod: EmbeddedServer, db: Databa
         wait_until(lambda: is_served(server), "a place is free again", SECONDS)
 
 
+@pytest.mark.full
 @pytest.mark.larger_in_full
 @pytest.mark.parametrize("kind", KINDS)
 def test_streams_that_never_read_cost_little_and_let_others_pass(
@@ -118,6 +120,7 @@ def test_streams_that_never_read_cost_little_and_let_others_pass(
         wait_until(lambda: is_served(server), "a place is free again", SECONDS)
 
 
+@pytest.mark.full
 @pytest.mark.larger_in_full
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("kind", KINDS)

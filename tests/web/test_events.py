@@ -150,6 +150,7 @@ def test_viewers_learn_what_to_read_again(db: Database, jobs: Collection, loop: 
     on(loop, work)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("loop", LOOPS)
 def test_all_viewers_have_one_stream_and_the_next_one_goes_on_with_it(
     db: Database, mongod: EmbeddedServer, loop: str
@@ -243,6 +244,7 @@ def test_beside_a_rush_only_rare_changes_and_jobs_that_are_looked_at_are_announc
         on(loop, work)
 
 
+@pytest.mark.full
 def test_after_a_rush_all_is_announced_and_once_more_for_those_who_were_shown_a_kept_answer(
     db: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -302,6 +304,7 @@ def _values(pace: Pace) -> dict[str, float]:
     return {name: getattr(pace, name) for name in Pace.__slots__}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("loop", LOOPS)
 def test_silence_is_filled_with_comments_and_a_stream_ends(
     db: Database, monkeypatch: pytest.MonkeyPatch, loop: str

@@ -25,6 +25,7 @@ async def answer(ask: Ask, method: str, path: str) -> tuple[int, Any]:
     return found.status_code, json.loads(found.content, parse_constant=pytest.fail)
 
 
+@pytest.mark.full
 def test_document_of_sixteen_mebibytes_is_one_row(db: Database, jobs: Collection) -> None:
     small, large = insert(handle(db)), insert(handle(db))
     jobs.update_one({"_id": large.id}, {"$set": {"data": {"text": "x" * ((16 << 20) - 1000)}}})

@@ -46,6 +46,7 @@ def begun(url: str) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("host", [{}, {"middleware": True}], ids=["plain", "in middleware"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_action_goes_on_after_its_client_has_left(
@@ -65,6 +66,7 @@ def test_action_goes_on_after_its_client_has_left(
     assert jobs.count_documents({"status": "completed"}) == 0
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", KINDS)
 def test_server_that_shuts_down_ends_an_action_after_a_whole_batch(
     mongod: EmbeddedServer, db: Database, jobs: Collection, kind: str

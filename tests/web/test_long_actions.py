@@ -350,6 +350,7 @@ def test_few_run_at_once_and_few_are_remembered() -> None:
     assert known.get(running[-1].id) is None
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("root_path", ["//evil.test", "/a\r\nx: y", '/"><script>'])
 def test_location_does_not_repeat_a_root_path_that_is_not_a_path(monque: Monque, root_path: str) -> None:
     async def work() -> None:

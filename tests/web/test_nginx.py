@@ -87,6 +87,7 @@ def behind_nginx(kind: str, how: str, mongod: EmbeddedServer, db: Database) -> I
             yield Client(where), server
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("how", ["stripped", "kept"])
 @pytest.mark.parametrize("kind", ["uvicorn", "hypercorn, trio"])
 def test_application_works_behind_nginx_under_a_prefix(

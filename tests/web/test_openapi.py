@@ -146,6 +146,7 @@ SETTINGS: Final = settings(
 OPERATIONS_OF_ALL: Final = sorted((OPERATIONS | OURS) - {"watchRegions"})  # Whose answer does not end.
 
 
+@pytest.mark.full
 @pytest.mark.larger_in_full
 @pytest.mark.parametrize("mode", [GenerationMode.POSITIVE, GenerationMode.NEGATIVE], ids=["valid", "invalid"])
 @pytest.mark.parametrize("operation_id", OPERATIONS_OF_ALL)

@@ -97,6 +97,7 @@ def entries() -> Iterator[dict[str, Any]]:
             yield {**whole, field: value, "_id": f"w{field}{number}"}
 
 
+@pytest.mark.full
 def test_no_question_fails_because_of_a_strange_document(db: Database, jobs: Collection) -> None:
     job = insert(handle(db))
     whole = {**(jobs.find_one() or {}), "createdAt": datetime(2030, 1, 1, tzinfo=UTC)}

@@ -93,6 +93,7 @@ def test_a_pause_in_the_read_that_begins_a_rush_is_announced(db: Database, loop:
     beside(loop, Hub(Streams(db, pauses_in_wide=True)), lambda viewer: learns(viewer, ALL, ALL, {JOB}, RARE))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("loop", LOOPS)
 def test_beside_a_rush_a_pause_is_stale_twice_for_those_who_were_shown_a_kept_answer(
     db: Database, monkeypatch: pytest.MonkeyPatch, loop: str
@@ -108,6 +109,7 @@ def test_beside_a_rush_a_pause_is_stale_twice_for_those_who_were_shown_a_kept_an
     beside(loop, Hub(streams), work)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("loop", LOOPS)
 def test_no_rush_is_left_for_those_who_come_after_all_have_left(db: Database, loop: str) -> None:
     streams = Streams(db)

@@ -111,6 +111,7 @@ def test_large_document_is_searched_for_fields_that_it_has_twice(db: Database, j
     assert by_handle.broken.problem_of(sound) is None
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("field", one_in(12, FIELDS))
 async def test_due_document_with_a_field_twice_is_settled_or_set_aside_alone(
     open_test_scheduler: SchedulerOpener, monque: Monque, jobs: Collection, autojump_clock: MockClock, field: str
@@ -148,6 +149,7 @@ async def test_due_document_with_a_field_twice_is_settled_or_set_aside_alone(
             assert ran[job_id] <= (4 if one.recurs else 6 if one.field == "again" else 2), one
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("field", one_in(12, FIELDS, first=6))
 async def test_dead_claim_on_a_document_with_a_field_twice_is_taken_away(
     open_test_scheduler: SchedulerOpener, jobs: Collection, autojump_clock: MockClock, field: str

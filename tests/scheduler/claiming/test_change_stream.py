@@ -202,6 +202,7 @@ async def test_job_starts_while_steady_events_go_on(db: Database, jobs: Collecti
             ended.set()
 
 
+@pytest.mark.full
 async def test_stream_that_is_killed_is_reported_and_opened_again(
     db: Database, client: MongoClient[Any], node: NodePeer
 ) -> None:
@@ -230,6 +231,7 @@ def _kill_stream(client: MongoClient[Any], database: str) -> None:
     NodePeer(client[database]["monque_jobs"]).enqueue("theirs")
 
 
+@pytest.mark.full
 async def test_jobs_enqueued_during_an_outage_of_the_stream_are_found_when_it_is_back(
     db: Database, client: MongoClient[Any], jobs: Collection, node: NodePeer
 ) -> None:
@@ -426,6 +428,7 @@ class Waits(CommandListener):
     def failed(self, event: CommandFailedEvent) -> None: ...
 
 
+@pytest.mark.full
 async def test_leaving_ends_the_wait_of_the_stream_by_a_mark_and_leaves_no_mark(
     mongod: Any, db: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:

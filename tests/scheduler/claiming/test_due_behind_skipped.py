@@ -57,6 +57,7 @@ def workers_of(ran: list[ObjectId], *names: str) -> Workers:
     return workers
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", one_in(3, list(BAD)))
 async def test_good_jobs_behind_thousands_of_bad_ones_run(
     open_test_scheduler: SchedulerOpener, db: Database, jobs: Collection, autojump_clock: MockClock, kind: str

@@ -38,6 +38,7 @@ def insert_large(store: JobCollection, *names: str) -> None:
             insert(store, name, data=MEGABYTE)
 
 
+@pytest.mark.full
 def test_look_of_one_name_ends_after_the_batch_with_which_it_has_enough(store: JobCollection) -> None:
     insert_large(store, *["a"] * 3)
     found, unread, usual_size = due.look(store, {"a": 24}, PAST, reach=Reach(4))
@@ -56,6 +57,7 @@ def test_look_of_one_name_ends_after_the_batch_with_which_it_has_enough(store: J
     assert seen.exhausted == {"a"}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("wanted", "found"), [({"a": 24}, 16), ({"a": 24, "b": 24}, 6)])
 def test_look_that_meets_much_larger_jobs_than_the_last_one_ends_with_its_first_batch(
     store: JobCollection, wanted: dict[str, int], found: int
@@ -68,6 +70,7 @@ def test_look_that_meets_much_larger_jobs_than_the_last_one_ends_with_its_first_
     assert len(seen.jobs) == 20
 
 
+@pytest.mark.full
 async def test_first_jobs_of_a_scheduler_are_claimed_in_looks_of_one_batch(
     db: Database, open_test_scheduler: SchedulerOpener, monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock
 ) -> None:
@@ -132,6 +135,7 @@ def workers_for(names: Sequence[str], started: list[str], **options: Any) -> Wor
     return workers
 
 
+@pytest.mark.full
 async def test_names_with_large_payloads_take_turns_and_little_is_read_twice(
     db: Database, open_test_scheduler: SchedulerOpener, monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock
 ) -> None:
@@ -146,6 +150,7 @@ async def test_names_with_large_payloads_take_turns_and_little_is_read_twice(
     assert set(started[: 4 * len(NAMES)]) == set(NAMES)
 
 
+@pytest.mark.full
 async def test_name_of_a_higher_priority_is_read_first(
     db: Database, open_test_scheduler: SchedulerOpener, autojump_clock: MockClock
 ) -> None:

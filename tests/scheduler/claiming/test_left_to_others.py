@@ -178,6 +178,7 @@ async def test_zone_that_can_exist_nowhere_ends_the_schedule_as_before(
 # --- Payloads ---
 
 
+@pytest.mark.full
 async def test_payload_that_needs_a_missing_module_is_left_to_others_uncounted(
     open_test_scheduler: SchedulerOpener, monque: Monque, jobs: Collection, autojump_clock: MockClock
 ) -> None:

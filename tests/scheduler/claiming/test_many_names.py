@@ -66,6 +66,7 @@ async def test_name_that_alone_has_jobs_gets_all_slots_with_the_second_look(
     assert reads.numbers[1] >= SLOTS - 4
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("number", [2, 3])
 async def test_names_without_jobs_do_not_cost_the_claims_of_another_one_further_looks(
     db: Database, open_test_scheduler: SchedulerOpener, reads: Reads, autojump_clock: MockClock, number: int
@@ -87,6 +88,7 @@ async def test_names_without_jobs_do_not_cost_the_claims_of_another_one_further_
     assert reads.numbers[claimed[1] : claimed[-1] + 1] == [slots] * 3, reads.numbers
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("priority", [3, 10])
 async def test_priorities_decide_as_if_all_of_each_name_were_read(
     db: Database,

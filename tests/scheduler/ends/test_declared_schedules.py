@@ -30,6 +30,7 @@ def declared(expression: str, runs: list[datetime] | None = None, **options: Any
     return workers
 
 
+@pytest.mark.full
 async def test_one_job_exists_however_many_instances_start_at_once(
     open_test_scheduler: SchedulerOpener, jobs: Collection, autojump_clock: MockClock
 ) -> None:
@@ -171,6 +172,7 @@ async def test_without_versions_the_last_declaration_wins_and_each_change_is_a_w
     assert logged_schedule_changes(caplog) == [("WARNING", "changed to")] * 2
 
 
+@pytest.mark.full
 async def test_of_two_releases_that_declare_at_once_the_newer_wins(
     open_test_scheduler: SchedulerOpener, monque: Monque, autojump_clock: MockClock
 ) -> None:

@@ -126,6 +126,7 @@ WRITES: Final = (
 )
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("write", WRITES)
 async def test_exactly_one_follow_up_of_a_scheduler_that_crashes_at_any_write(
@@ -154,6 +155,7 @@ async def test_exactly_one_follow_up_of_a_scheduler_that_crashes_at_any_write(
     assert jobs.count_documents({"followUp": {"$exists": True}}) == 0
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("write", WRITES)
 async def test_lost_answer_makes_no_second_follow_up(
     open_test_scheduler: SchedulerOpener, jobs: Collection, autojump_clock: MockClock, write: str
@@ -331,6 +333,7 @@ BAD: Final[Mapping[str, Then]] = {
 }
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("bad", BAD)
 async def test_then_that_fails_harms_no_other_job_and_is_tried_again(
     open_test_scheduler: SchedulerOpener,

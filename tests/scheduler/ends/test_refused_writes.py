@@ -168,6 +168,7 @@ def test_reason_that_the_server_gives_for_a_refusal_is_bounded(db: Database) -> 
 # --- The ends of runs, and what is written by hand, in documents with little room ---
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("room", one_in(6, [230, 260, 300, 400, 700, 1000]))
 async def test_job_that_fails_in_a_full_document_ends_as_failed_and_all_others_run(
     open_test_scheduler: SchedulerOpener, db: Database, jobs: Collection, autojump_clock: MockClock, room: int

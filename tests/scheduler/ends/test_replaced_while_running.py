@@ -269,6 +269,7 @@ async def test_follow_up_comes_after_the_last_run(
         assert ([data for data, _ in ran], followed) == ([1, 2], [2])
 
 
+@pytest.mark.full
 async def test_job_that_node_ended_runs_again_when_a_scheduler_looks(
     open_test_scheduler: SchedulerOpener, monque: Monque, jobs: Collection, autojump_clock: MockClock
 ) -> None:
@@ -302,6 +303,7 @@ async def test_retention_spares_a_job_that_node_ended_and_that_is_to_run_again(
     assert retention.delete_if_expired(handle(jobs.database), expired, [job.id]) == 1
 
 
+@pytest.mark.full
 def test_racing_calls_on_a_job_that_runs_lose_no_last_word_and_never_overlap(db: Database, jobs: Collection) -> None:
     workers, ran, at_once, most_at_once = Workers(), list[int](), 0, 0
 

@@ -53,6 +53,7 @@ async def test_instance_id_of_a_live_idle_scheduler_is_refused_however_long_it_i
         pass
 
 
+@pytest.mark.full
 async def test_instance_id_of_a_live_idle_scheduler_is_refused_in_real_time_too(db: Database) -> None:
     async with open_scheduler(db, instance_id="us", heartbeat_interval=BEAT_OF_REAL_TIME) as first:
         long_ago = datetime.now(UTC) - timedelta(hours=1)
@@ -222,6 +223,7 @@ async def test_start_whose_answer_was_lost_leaves_the_id_free(
         pass
 
 
+@pytest.mark.full
 async def test_instance_whose_id_was_taken_finishes_what_it_runs_and_ends_with_the_collision(
     db: Database, jobs: Collection, monque: Monque, caplog: pytest.LogCaptureFixture
 ) -> None:

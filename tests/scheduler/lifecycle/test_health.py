@@ -97,6 +97,7 @@ FAULTS = {
 }
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("purpose", FAULTS)
 async def test_database_that_fails_turns_it_unhealthy_in_time_with_loop_and_cause_and_healthy_again_after(
     open_test_scheduler: SchedulerOpener,
@@ -153,6 +154,7 @@ async def test_database_that_fails_turns_it_unhealthy_in_time_with_loop_and_caus
 # --- The event loop, and other threads ---
 
 
+@pytest.mark.full
 async def test_handler_that_blocks_the_loop_is_seen_from_a_thread_without_waiting_for_the_loop(
     open_test_scheduler: SchedulerOpener,
 ) -> None:
@@ -338,6 +340,7 @@ def all_ends(statistics: Statistics) -> int:
     return one.completed + one.failed + one.snoozed + one.released + one.cancelled + one.claims_lost
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("seed", one_in(5, range(5)))
 async def test_each_run_is_counted_once_by_how_it_ended(
     open_test_scheduler: SchedulerOpener, autojump_clock: MockClock, jobs: Collection, seed: int

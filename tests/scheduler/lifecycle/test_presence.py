@@ -76,6 +76,7 @@ def test_any_client_on_any_backend_sees_the_fleet(db: Database, backend: str) ->
     anyio.run(main, backend=backend)
 
 
+@pytest.mark.full
 async def test_heartbeats_report_plain_handlers_beyond_their_time_limit(db: Database, monque: Monque) -> None:
     workers, end = Workers(), threading.Event()
 
@@ -94,6 +95,7 @@ async def test_heartbeats_report_plain_handlers_beyond_their_time_limit(db: Data
         end.set()
 
 
+@pytest.mark.full
 async def test_heartbeats_report_time_limits_full_names_and_what_blocked_the_event_loop(
     db: Database, monque: Monque
 ) -> None:
@@ -122,6 +124,7 @@ async def test_heartbeats_report_time_limits_full_names_and_what_blocked_the_eve
             assert began < entry.last_block.at <= now()
 
 
+@pytest.mark.full
 async def test_heartbeats_report_which_held_jobs_wait_for_children_without_a_slot(db: Database, monque: Monque) -> None:
     workers = Workers()
 
@@ -136,6 +139,7 @@ async def test_heartbeats_report_which_held_jobs_wait_for_children_without_a_slo
         assert (entry.held, entry.slots, entry.is_full_for("parent")) == (2, 1, False)
 
 
+@pytest.mark.full
 async def test_heartbeats_report_held_jobs_and_the_drain(db: Database, monque: Monque) -> None:
     workers, go_on = Workers(), trio.Event()
 
@@ -197,6 +201,7 @@ async def test_dead_instance_is_shown_as_dead_and_another_removes_its_entry_afte
         assert trio.current_time() - began >= 10 * BEAT
 
 
+@pytest.mark.full
 async def test_entry_of_a_live_instance_with_a_wrong_clock_is_not_removed(db: Database, monque: Monque) -> None:
     """How long it must be seen not to change is for tests/test_observations.py."""
     async with open_scheduler(db, heartbeat_interval=BEAT) as observer, open_scheduler(db, heartbeat_interval=6 * BEAT):
@@ -216,6 +221,7 @@ def now_of(db: Database) -> Any:
     return db.command("hello")["localTime"]
 
 
+@pytest.mark.full
 async def test_beats_that_fail_harm_no_job_and_come_again(
     db: Database, monque: Monque, caplog: pytest.LogCaptureFixture
 ) -> None:

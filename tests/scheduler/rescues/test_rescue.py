@@ -312,6 +312,7 @@ async def test_dead_predecessor_of_the_same_name_is_rescued_like_any_other(
 # --- By hand ---
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("how", ["async", "sync"])
 async def test_by_hand_it_waits_for_the_observation_and_returns_how_many(
     monque: Monque, db: Database, jobs: Collection, how: str

@@ -56,6 +56,7 @@ class LostAnswers:
         raise AutoReconnect("the answer was lost")
 
 
+@pytest.mark.full
 async def test_rescue_whose_second_round_is_not_answered_reports_the_first(
     open_test_scheduler: SchedulerOpener, jobs: Collection, db: Database, autojump_clock: MockClock
 ) -> None:
@@ -73,6 +74,7 @@ async def test_rescue_whose_second_round_is_not_answered_reports_the_first(
             assert reported == [StaleJobsRecovered(1, {"job": 1})]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("how", ["async", "sync"])
 @pytest.mark.parametrize("answered", [0, 1])
 async def test_failing_rescue_by_hand_announces_the_rescued_jobs_and_wakes_other_schedulers(

@@ -161,6 +161,7 @@ async def test_claim_of_an_own_run_beyond_the_absolute_limit_is_taken_away_and_t
         assert jobs.count_documents({"status": "completed", "attempts": 2}) == 1
 
 
+@pytest.mark.full
 async def test_claim_of_an_own_run_beyond_the_absolute_limit_is_taken_away_in_real_time_too(
     db: Database, jobs: Collection
 ) -> None:

@@ -6,11 +6,14 @@ import threading
 import time
 from typing import Any
 
+import pytest
+
 from tests.support.engine_log import block_the_loop_until, hearing
 from trio_monque import RunningJob, Workers
 from trio_monque.testing import SchedulerOpener, drain
 
 
+@pytest.mark.full
 async def test_job_that_blocks_the_loop_is_named_and_counted(open_test_scheduler: SchedulerOpener) -> None:
     workers = Workers()
     with hearing("the event loop is blocked") as blocked:
@@ -27,6 +30,7 @@ async def test_job_that_blocks_the_loop_is_named_and_counted(open_test_scheduler
     assert (scheduler.report.completed, scheduler.report.loop_blocked) == (1, 1)
 
 
+@pytest.mark.full
 async def test_plain_handler_that_goes_on_after_its_time_limit_is_named_and_counted(
     open_test_scheduler: SchedulerOpener,
 ) -> None:

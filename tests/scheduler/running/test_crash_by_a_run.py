@@ -60,6 +60,7 @@ def broken(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
     breaks(monkeypatch)
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("broken")
 async def test_poison_ends_as_many_schedulers_as_deaths_are_allowed_and_is_given_up(
     open_test_scheduler: SchedulerOpener, monque: Monque, autojump_clock: MockClock

@@ -133,6 +133,7 @@ async def raises_a_deep_group(job: RunningJob[Any]) -> None:
 async def returns_a_coroutine(job: RunningJob[Any]) -> None: ...
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("handler", "reason"),
     [

@@ -24,6 +24,7 @@ MISSED = 200.0
 """Seconds: enough for a run to miss its lease deadline, and for the next one to begin."""
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("of", ["job", "scheduler"])
 async def test_runs_that_miss_their_lease_each_time_are_a_failed_attempt_at_last(
     open_test_scheduler: SchedulerOpener, monque: Monque, autojump_clock: MockClock, of: str

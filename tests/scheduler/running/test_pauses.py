@@ -238,6 +238,7 @@ async def test_pause_from_elsewhere_holds_for_every_claim_a_second_later_also_un
         assert (await scheduler.get_queue_stats(name="a")).pending == left
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("change_stream", [True, False])
 async def test_resume_from_elsewhere_is_noticed_soon_although_polls_are_rare(
     db: Database, monque: Monque, change_stream: bool
@@ -287,6 +288,7 @@ async def test_what_is_due_later_starts_on_time_when_its_name_is_resumed_during_
     assert work.starts == [("b", 1.0), ("b", 1.0), ("a", 100.0)]
 
 
+@pytest.mark.full
 async def test_what_is_due_later_starts_on_time_when_a_claim_was_the_first_to_see_the_resume(
     db: Database, monque: Monque, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -98,6 +98,7 @@ def test_shortage_of_threads_for_a_listener_does_not_deny_it_on_asyncio(
     assert "failed for JobDeleted" in caplog.text
 
 
+@pytest.mark.full
 async def test_shortage_of_threads_ends_no_loop_and_fails_no_job(db: Database, threads: Threads) -> None:
     workers, may_end, heard = Workers(), trio.Event(), list[Event]()
 
@@ -192,6 +193,7 @@ def misbehave(name: str, kind: str) -> None:
     raise error
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", one_in(4, ["async", "plain", "cause", "group"]))
 async def test_error_whose_text_misbehaves_fails_its_own_job_only(
     open_test_scheduler: SchedulerOpener, jobs: Collection, autojump_clock: MockClock, kind: str
@@ -281,6 +283,7 @@ async def test_listener_with_a_misbehaving_error_gets_the_next_event(
     assert sorted(heard) == sorted(HOSTILE)
 
 
+@pytest.mark.full
 async def test_error_whose_text_misbehaves_fails_its_own_document_only(db: Database, autojump_clock: MockClock) -> None:
     documents, heard = db["documents"], list[DocumentFailed]()
     names = list(HOSTILE)

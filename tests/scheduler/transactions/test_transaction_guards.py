@@ -360,6 +360,7 @@ async def test_function_that_was_too_late_before_a_shutdown_has_failed(
     assert "longer than 60 s" in str(after.fail_reason)
 
 
+@pytest.mark.full
 async def test_transaction_that_the_server_does_not_abort_at_its_limit_is_not_committed_either(
     autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -393,6 +394,7 @@ async def test_transaction_that_the_server_does_not_abort_at_its_limit_is_not_co
     assert caplog.text.count("could not abort the transaction of job pay") == 1
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("first_call", ["met a conflict", "found newer data"])
 async def test_claim_that_may_be_locked_is_not_renewed_while_the_server_does_not_abort(
     autojump_clock: MockClock, first_call: str

@@ -251,6 +251,7 @@ async def test_error_at_the_limit_may_be_caught_and_the_claim_is_still_held(
     assert (after.status, after.attempts, balance(accounts)) == ("completed", 1, 1)
 
 
+@pytest.mark.full
 async def test_steady_replacements_do_not_keep_a_transaction_from_its_commit(
     open_test_scheduler: SchedulerOpener, db: Database, monque: Monque, accounts: Collection, autojump_clock: MockClock
 ) -> None:

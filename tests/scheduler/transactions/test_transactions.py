@@ -317,6 +317,7 @@ async def test_claim_that_was_lost_commits_nothing(
     assert scheduler.report.completed == 0
 
 
+@pytest.mark.full
 async def test_hundred_runs_take_turns(
     open_test_scheduler: SchedulerOpener, monque: Monque, accounts: Collection, autojump_clock: MockClock
 ) -> None:

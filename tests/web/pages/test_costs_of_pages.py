@@ -110,6 +110,7 @@ def test_bounds_are_far_below_the_collection() -> None:
     assert MOST_DOCUMENTS < JOBS / 8
 
 
+@pytest.mark.full
 def test_pages_examine_no_more_than_their_caps_and_send_few_commands(mongod: EmbeddedServer, filled: Database) -> None:
     recorder = Recorder()
     with MongoClient[Any](mongod.uri, event_listeners=[recorder], tz_aware=True) as client:
@@ -135,6 +136,7 @@ def test_one_name_is_counted_further_than_its_share_of_the_overview(filled: Data
     assert f"<title>{number} failed jobs of {COMMON}" in text
 
 
+@pytest.mark.full
 def test_list_that_is_whole_is_its_own_count(filled: Database) -> None:
     """Nothing is counted where the page has all: here the count would have ended at its cap."""
     some = filled[dashboard_jobs.JOBS].find_one({"status": "failed", "failReason": {"$regex": "^KeyError"}})

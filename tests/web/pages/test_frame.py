@@ -117,6 +117,7 @@ def test_a_hook_that_raises_shows_nothing_of_itself(db: Database, caplog: pytest
     assert "secret" in caplog.text
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("path", PATHS)
 def test_page_without_a_database_asks_to_come_back(path: str) -> None:
     with MongoClient[Any]("mongodb://127.0.0.1:1/?serverSelectionTimeoutMS=50", tz_aware=True) as client:
@@ -149,6 +150,7 @@ HUGE: Final = "<" * 3_000_000
 """A document can have 16 MiB."""
 
 
+@pytest.mark.full
 def test_huge_texts_of_other_programs_make_no_huge_pages(db: Database) -> None:
     huge = [
         job_document(HUGE, fail_reason=HUGE), job_document(HUGE, status="failed", fail_reason=HUGE),

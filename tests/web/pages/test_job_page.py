@@ -283,6 +283,7 @@ EXTREMES: Final[dict[str, tuple[Any, ...]]] = {
 }
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("field", EXTREMES)
 def test_extreme_values_are_a_page_and_an_answer(db: Database, jobs: Collection, field: str) -> None:
     (job,) = claim(handle(db), 1, stamp("worker-4", now(), 10.0))
@@ -295,6 +296,7 @@ def test_extreme_values_are_a_page_and_an_answer(db: Database, jobs: Collection,
             assert get(app, f"/api/v1/jobs/{job.id}?view=full").status_code == 200
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("data", [{"text": "x" * ((16 << 20) - 70_000)}, {"numbers": list(range(700_000))}])
 def test_large_value_is_cut_and_linked(db: Database, jobs: Collection, data: Any) -> None:
     job = insert(handle(db))

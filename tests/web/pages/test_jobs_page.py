@@ -92,6 +92,7 @@ def test_filters_that_no_job_can_match_leave_the_page_with_its_tabs(many: Databa
     assert "all=1" not in answer.text
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("tab", ["", *(one.key for one in TABS)])
 def test_each_pair_of_filters_is_a_page_in_each_tab(many: Database, tab: str) -> None:
     app = create_app(Monque(many), filters=["meta.tenant"])

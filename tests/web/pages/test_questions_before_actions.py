@@ -79,6 +79,7 @@ def test_all_that_match_are_those_of_the_filter_at_the_moment_of_the_question(db
     assert statuses(db) == ["failed"] * 4 + ["pending"] * 3
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("state", ["", "due", "later", "failed", "done", "cancelled"])
 def test_what_is_offered_for_all_that_match_can_be_done(db: Database, app: ASGIApp, state: str) -> None:
     """No button leads to a refusal, with any filter."""
