@@ -129,6 +129,7 @@ def test_clocks_agree_while_nothing_but_time_passes(steady: float, awake: float,
     assert do_clocks_agree(READINGS, later) is agree
 
 
+@pytest.mark.full
 def test_only_one_module_reads_the_clocks_that_can_be_set() -> None:
     package = Path(trio_monque.__file__).parent
     found = []

@@ -38,6 +38,7 @@ def imported_by(program: str, *arguments: str, **variables: str) -> tuple[str, s
     return printed, set(json.loads(names))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("arguments", "variables", "said"),
     [

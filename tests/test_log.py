@@ -58,6 +58,7 @@ def test_secret_is_not_cut_in_two(caplog: pytest.LogCaptureFixture) -> None:
     assert "hunter2" not in caplog.text
 
 
+@pytest.mark.full
 def test_every_logger_of_the_library_makes_text_fit() -> None:
     for path in PACKAGE.rglob("*.py"):
         # The command sets up handlers and levels, and logs nothing itself.

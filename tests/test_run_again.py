@@ -129,6 +129,7 @@ def test_nothing_is_run_again_and_nothing_reported_where_all_pass(project: Proje
     assert project.ends() == ""
 
 
+@pytest.mark.full
 def test_what_fails_twice_fails_the_run_whatever_else_passes(project: Project) -> None:
     project.has(once=ONE_FAILS_ONCE, always=ONE_FAILS_ALWAYS)
     ended = project.runs()

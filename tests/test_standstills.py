@@ -21,6 +21,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux show
 STOPPED: Final = 3 * LATE
 
 
+@pytest.mark.full
 def test_stopped_witness_reports_the_length_of_its_stop() -> None:
     with witnessed() as witness:
         began = time.monotonic()

@@ -110,6 +110,7 @@ def test_block_is_left_although_the_database_does_not_answer(db: Database, run: 
     assert long.log[0] == "began"
 
 
+@pytest.mark.full
 def test_run_whose_claim_is_not_renewed_ends_within_its_lease_although_a_save_is_unanswered(
     db: Database, run: Run
 ) -> None:

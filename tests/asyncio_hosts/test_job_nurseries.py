@@ -127,6 +127,7 @@ def test_loop_that_stands_still_inside_a_block_keeps_its_claim_and_finds_the_fai
     assert runs == [1]
 
 
+@pytest.mark.full
 @ON_ASYNCIO
 @pytest.mark.parametrize("times", [1, 2])
 def test_handler_whose_own_task_is_cancelled_in_a_block_leaves_no_child_alive(

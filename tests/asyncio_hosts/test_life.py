@@ -95,6 +95,7 @@ def test_a_body_that_raises_or_is_cancelled_cuts(db: Database, run: Run) -> None
     assert statuses(db, "long") == ["pending"]
 
 
+@pytest.mark.full
 def test_a_cancellation_while_draining_cuts(db: Database, run: Run) -> None:
     long = LongJobs()
 

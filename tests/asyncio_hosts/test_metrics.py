@@ -104,6 +104,7 @@ def test_server_shows_every_metric_with_its_type_and_labels(db: Database, things
     assert shown == {}
 
 
+@pytest.mark.full
 @ON_ASYNCIO
 def test_lag_of_the_loop_of_the_application_is_shown_beside_that_of_the_scheduler(db: Database, run: Run) -> None:
     registry = CollectorRegistry()

@@ -27,6 +27,7 @@ OF_CLOCKS = 0.01
 """Seconds by which a moment may differ that was converted from one clock to another."""
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("times", [1, 3])
 def test_a_cancelled_task_of_the_program_cuts(db: Database, run: Run, times: int) -> None:
     long = LongJobs(cleanup=0.3)

@@ -38,6 +38,7 @@ async def of_a_generator(job: RunningJob[Any]) -> None:
     list(numbers())
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("handler", "reason"),
     [

@@ -169,6 +169,7 @@ def raising_in_thread(error: Exception) -> Callable[[RunningJob[Any]], Any]:
     return handler
 
 
+@pytest.mark.full
 def test_status_of_each_end(run: Run, exporter: InMemorySpanExporter) -> None:
     async def end_of(handler: Callable[..., Any], **options: Any) -> tuple[object, ...]:
         exporter.clear()
@@ -241,6 +242,7 @@ def test_baggage_that_does_not_fit_is_left_out_and_nothing_is_there_without_a_sp
         assert f"{span.get_span_context().trace_id:032x}" in meta["traceparent"]
 
 
+@pytest.mark.full
 @pytest.mark.timeout(300)  # On a busy machine, a program needs half a minute to import what it runs.
 def test_tracing_says_what_to_install_where_opentelemetry_is_missing() -> None:
     program = (

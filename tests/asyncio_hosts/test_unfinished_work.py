@@ -154,6 +154,7 @@ def test_work_that_is_returned_is_a_failed_attempt_whose_error_has_the_advice(ru
     run(main)
 
 
+@pytest.mark.full
 def test_handler_behind_a_plain_decorator_is_a_failed_attempt(run: Run) -> None:
     @decorated
     async def handler(job: RunningJob[Any]) -> None:

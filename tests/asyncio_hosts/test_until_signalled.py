@@ -97,6 +97,7 @@ def test_same_signal_again_at_once_counts_as_one(
     run(main)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("is_plain", [True, False])
 def test_forked_child_of_a_handler_has_default_signals_and_its_end_does_not_touch_the_worker(
     run: Run, db: Database, is_plain: bool

@@ -535,6 +535,7 @@ def test_thread_that_cannot_be_started_is_a_shortage(app: AppRunner, monkeypatch
     app.run(main)
 
 
+@pytest.mark.full
 def test_hundred_blocks_leave_nothing_behind(app: AppRunner) -> None:
     async def handler() -> None:
         await asyncio.sleep(0)

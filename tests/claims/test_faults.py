@@ -137,6 +137,7 @@ async def test_claim_whose_message_is_lost_runs_once(
     assert trio.current_time() < 2
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("virtual_pauses")
 @pytest.mark.parametrize("loss", list(Loss))
 async def test_renewal_whose_message_is_lost_is_made_again_and_nothing_is_lost(
@@ -368,6 +369,7 @@ async def test_document_of_a_dead_holder_is_free_within_a_lease_and_a_pass(
     assert other.report.rescued == 4
 
 
+@pytest.mark.full
 async def test_document_that_kills_its_holders_is_set_aside(things: Collection, autojump_clock: MockClock) -> None:
     fill(things, 1)
     for number in range(2):

@@ -68,6 +68,7 @@ async def test_handler_that_goes_on_beyond_its_lease_may_enqueue_jobs(
     assert jobs.count_documents({"name": "mail"}) == 1
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("update", one_in(2, STRANGE + AT_THE_LOCK), ids=str)
 async def test_finish_refuses_an_invalid_update_at_once_and_keeps_the_claim(
     things: Collection, autojump_clock: MockClock, update: Any

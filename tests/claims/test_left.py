@@ -52,6 +52,7 @@ async def test_waits_for_a_backoff(things: Collection, autojump_clock: MockClock
     assert trio.current_time() == 300
 
 
+@pytest.mark.full
 async def test_waits_for_what_another_live_instance_holds(things: Collection, autojump_clock: MockClock) -> None:
     fill(things, 1)
 

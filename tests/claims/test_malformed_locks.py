@@ -60,6 +60,7 @@ def fill(things: Collection, kinds: Sequence[str]) -> None:
     assert things.count_documents({}) >= len(documents) - len(kinds)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kinds", one_in(12, chunks(list(ELEMENTS), 8)), ids=", ".join)
 async def test_claims_do_what_is_well_and_end(
     things: Collection, autojump_clock: MockClock, kinds: Sequence[str]

@@ -47,6 +47,7 @@ async def test_one_locked_document_does_not_keep_the_others_from_their_rescue(
     assert finished[-1] == 7
 
 
+@pytest.mark.full
 def test_rescue_in_parts_recognizes_what_was_taken_before_and_what_another_has_taken(things: Collection) -> None:
     held(things, 4)
     seen = read_lock(lock_of(things))

@@ -221,6 +221,7 @@ async def test_neighbours_of_one_cycle_keep_their_locks_and_so_does_a_transactio
     assert effects.count_documents({}) == 1
 
 
+@pytest.mark.full
 async def test_function_that_takes_too_long_is_a_failed_attempt_of_its_document(
     things: Collection, effects: Collection, autojump_clock: MockClock
 ) -> None:

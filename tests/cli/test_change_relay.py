@@ -91,6 +91,7 @@ async def test_each_child_learns_what_has_changed_since_it_opened_its_changes(ur
             assert child.changes.is_open
 
 
+@pytest.mark.full
 async def test_child_that_comes_later_learns_that_the_stream_is_open(uri: str, db: Database) -> None:
     first, second = Child(), Child()
     async with relaying(stream_of(uri), first) as (relay, nursery):

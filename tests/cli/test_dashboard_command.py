@@ -48,6 +48,7 @@ def test_the_link_opens_the_dashboard_and_a_signal_ends_it_beside_an_open_stream
     assert found["status"] == "cancelled"
 
 
+@pytest.mark.full
 def test_without_a_token_it_only_shows(mongod: EmbeddedServer, db: Database) -> None:
     job = Monque(db).sync.enqueue("mail")
     with served(mongod, db, "--no-token", "--read-only", "--environment", "staging") as (_, link):

@@ -140,6 +140,7 @@ def test_its_dashboard_stays_open_until_a_signal_where_asked(mongod: EmbeddedSer
     assert any("removed: collections" in line for line in running.lines)
 
 
+@pytest.mark.full
 def test_without_its_libraries_there_is_a_line_and_no_dashboard(
     mongod: EmbeddedServer, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -231,6 +231,7 @@ def test_name_whose_attempts_fail(doctor: Doctor, db: Database) -> None:
     assert len(doctor.looks().sentences("failing-name")) == 2
 
 
+@pytest.mark.full
 def test_change_stream_that_cannot_be_opened(capsys: pytest.CaptureFixture[str]) -> None:
     with refusing_server() as server, server.client() as client:
         indexes.ensure(handle(client["x"]))
@@ -282,6 +283,7 @@ def test_clock_that_is_a_minute_off(doctor: Doctor, monkeypatch: pytest.MonkeyPa
     assert sentence == "The clock of this machine is 60.0 s behind the server's."
 
 
+@pytest.mark.full
 def test_oversized_document(doctor: Doctor, db: Database) -> None:
     full, nearly = put_full(db["monque_jobs"], 0), put_full(db["monque_jobs"], 10_000)
     found = doctor.looks()
@@ -488,6 +490,7 @@ def test_broken_documents(doctor: Doctor, db: Database) -> None:
     assert named("--all-documents") == {str(one["_id"]) for one in (*broken, unknown_status)}
 
 
+@pytest.mark.full
 def test_user_with_few_rights_gets_what_can_be_answered(capsys: pytest.CaptureFixture[str]) -> None:
     with restricted_server() as uri:
         found = Doctor(uri, capsys).looks()
@@ -588,6 +591,7 @@ def test_one_name_only(doctor: Doctor, db: Database, capsys: pytest.CaptureFixtu
     ]
 
 
+@pytest.mark.full
 def test_questions_are_asked_until_the_time_is_up(capsys: pytest.CaptureFixture[str]) -> None:
     with refusing_server() as server, server.client() as client:
         indexes.ensure(handle(client["x"]))

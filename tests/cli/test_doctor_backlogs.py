@@ -133,6 +133,7 @@ TAKEN: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("entry", TAKEN.values(), ids=TAKEN)
 def test_slot_that_is_not_known_to_be_free_leaves_it_at_a_backlog(
     doctor: Doctor, db: Database, entry: dict[str, Any]

@@ -67,6 +67,7 @@ def test_list_marks_running_jobs_whose_holder_gives_no_sign_of_life(command: Com
     assert {one["status"] for one in command("jobs", "--json").json["jobs"]} == {"processing"}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("options", "expected"),
     [

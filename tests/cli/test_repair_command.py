@@ -93,6 +93,7 @@ def test_only_the_given_fields_and_the_date_of_the_change_are_written(command: C
     assert f"{after['nextRunAt']:%F %T} {after['updatedAt']:%F %T}" == "2031-01-31 11:00:00 2031-01-01 00:00:00"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("given", "value"),
     [

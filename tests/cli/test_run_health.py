@@ -201,6 +201,7 @@ def test_clients_wait_in_the_kernel_while_the_server_accepts_none(caplog: pytest
             assert select.select([], [client], [], 10)[1], "the backlog is full"
 
 
+@pytest.mark.full
 def test_byte_now_and_then_does_not_extend_the_time_of_a_request(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -214,6 +214,7 @@ def test_metrics_for_the_parent_consist_of_plain_values() -> None:
     assert [type(one) for one in (*sample.labels.values(), sample.value)] == [str, float]
 
 
+@pytest.mark.full
 def test_missing_prometheus_client_ends_in_one_line(folder: Path) -> None:
     program = "import sys; sys.modules['prometheus_client'] = None; from trio_monque.cli import main; sys.exit(main())"
     arguments = ("run", "shop:workers", "--uri", "mongodb://localhost/shop", "--metrics", "0")

@@ -126,6 +126,7 @@ def test_each_action_of_a_role_is_needed(
     assert refused(without(roles()[name], place, action), SCENARIOS[name]) != []
 
 
+@pytest.mark.full
 def test_observer_and_operator_may_use_the_commands_that_the_page_names(
     refused: Callable[[Role, Scenario], list[str]],
 ) -> None:
@@ -133,6 +134,7 @@ def test_observer_and_operator_may_use_the_commands_that_the_page_names(
     assert refused(roles()["shopOperator"], scenarios.operates_by_commands) == []
 
 
+@pytest.mark.full
 def test_observer_and_operator_are_enough_for_what_the_http_api_shows_and_changes(
     refused: Callable[[Role, Scenario], list[str]],
 ) -> None:

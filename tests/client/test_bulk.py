@@ -260,6 +260,7 @@ def selected(document: dict[str, Any], selection: dict[str, Any]) -> bool:
     )
 
 
+@pytest.mark.full
 @pytest.mark.larger_in_full
 @settings(max_examples=examples(in_full(15, 40), 80), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(

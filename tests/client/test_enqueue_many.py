@@ -31,6 +31,7 @@ def inserted(recorder: Recorder) -> list[int]:
     return [len(command["documents"]) for name, command in recorder.commands if name == "insert"]
 
 
+@pytest.mark.full
 async def test_jobs_come_back_in_order_and_wake_the_scheduler(
     open_test_scheduler: SchedulerOpener, monque: Monque, autojump_clock: MockClock
 ) -> None:

@@ -187,6 +187,7 @@ def test_racing_calls_leave_one_job_with_the_data_of_one_of_them(db: Database, j
     assert document["data"]["n"] == document["data"]["again"]
 
 
+@pytest.mark.full
 def test_racing_calls_that_keep_leave_the_first_job_as_it_was(db: Database, jobs: Collection) -> None:
     monque, calls, threads = Monque(db), 1000, 8
     monque.sync.enqueue("other")

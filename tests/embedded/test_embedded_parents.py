@@ -112,6 +112,7 @@ def supervisor_of(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
+@pytest.mark.full
 def test_killed_parent_leaves_no_server_and_no_folder(tmp_path: Path) -> None:
     with parent_of(_SIMPLE, tmp_path) as parent:
         pid = parent.next_report()["pid"]

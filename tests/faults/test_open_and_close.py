@@ -84,6 +84,7 @@ async def open_and_close(db: Database, at_once: int) -> None:
             await all_completed.wait()
 
 
+@pytest.mark.full
 @pytest.mark.larger_in_full
 async def test_hundred_cycles_leave_no_more_threads_and_connections_than_the_first(db: Database) -> None:
     connections, together = Connections(), Together(AT_ONCE_IN_THE_FIRST)

@@ -249,6 +249,7 @@ def test_every_minute_is_every_minute() -> None:
         assert occurrences("* * * * *", "Australia/Lord_Howe", expected[0] - MINUTE, len(expected)) == expected
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "days",
     [

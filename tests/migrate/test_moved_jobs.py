@@ -106,6 +106,7 @@ def test_waiting_jobs_of_sidequest_are_moved_once(db: Database) -> None:
     assert [job.name for job in Monque(db).sync.get_jobs()].count("Fails") == 1
 
 
+@pytest.mark.full
 def test_job_stays_where_it_was_if_the_new_one_cannot_be_stored() -> None:
     """Each write of the transaction is refused once: of the old job, of its copy, and of the new job."""
     with refusing_server() as server, server.client() as refused, MongoClient[Any](server.uri, tz_aware=True) as client:

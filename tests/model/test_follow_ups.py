@@ -87,6 +87,7 @@ def test_rule_taken_out_does_harm(rule: str) -> None:
     assert harm_in(model, model.start(payers, tidiers, kills)) is not None
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("instead", FateOfParked)
 @pytest.mark.parametrize("right", FateOfParked)
 def test_any_other_fate_of_a_held_job_does_harm(

@@ -75,6 +75,7 @@ async def test_child_that_runs_again_has_no_limit_for_its_start_any_more(
     assert (await run_parent(open_test_scheduler, Flow(body, backoff=1000))).result == "late"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("epoch", ["its own: a sweep found that its job had ended", "a newer one"])
 @pytest.mark.parametrize("fail", ["cancel", "wait", "keep"])
 async def test_run_whose_child_a_newer_run_or_a_sweep_has_cancelled_ends_as_one_that_lost_its_claim(

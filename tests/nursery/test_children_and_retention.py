@@ -21,6 +21,7 @@ from trio_monque.testing import SchedulerOpener, advance
 AT_ONCE = Retention(completed=1, failed=None, cancelled=1, interval=60)
 
 
+@pytest.mark.full
 async def test_failed_parent_that_is_retried_by_hand_finds_the_results_of_its_children(
     open_test_scheduler: SchedulerOpener, jobs: Collection, autojump_clock: MockClock
 ) -> None:

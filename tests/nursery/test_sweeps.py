@@ -100,6 +100,7 @@ async def test_scheduler_ends_children_of_ended_parents_at_its_start(
         assert live(jobs) == 0
 
 
+@pytest.mark.full
 async def test_child_that_outlived_the_clean_up_of_its_parent_is_ended_at_once(
     open_test_scheduler: SchedulerOpener, jobs: Collection
 ) -> None:

@@ -122,6 +122,7 @@ def test_every_kind_of_field_is_tried() -> None:
     assert USUAL.keys() == FIELD.keys()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("reading", READINGS)
 @pytest.mark.larger_in_full
 @settings(max_examples=examples(in_full(15, 120), 300))

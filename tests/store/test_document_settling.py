@@ -274,6 +274,7 @@ def deep(levels: int) -> Any:
     return value
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "update",
     [

@@ -127,6 +127,7 @@ IS_SHOWN: Final = {
 }  # fmt: skip
 
 
+@pytest.mark.full
 def test_each_read_of_the_store_was_decided_upon() -> None:
     """A new read is entered above: does anything count for good because of it, or does a later command ask again?"""
     found = reads_by_function()

@@ -148,6 +148,7 @@ def test_job_of_another_library_in_full(db: Database, jobs: Collection) -> None:
 SORTS: Final = ("identifier", "createdAt", "nextRunAt")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("direction", ["asc", "desc"])
 @pytest.mark.parametrize("sort", SORTS)
 def test_pages_in_full_lead_forward_and_back_again(db: Database, sort: str, direction: str) -> None:

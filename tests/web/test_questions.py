@@ -127,6 +127,7 @@ def test_instance_has_the_jobs_that_it_holds(db: Database, jobs: Collection, loo
     asking(loop, create_app(Monque(db)), work)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("loop", LOOPS)
 def test_reasons_have_facts_and_a_sentence(db: Database, jobs: Collection, loop: str) -> None:
     monque = Monque(db)

@@ -186,6 +186,7 @@ def test_unique_key_of_a_malformed_document_keeps_nothing_else_from_being_enqueu
     assert set(range(len(bad), len(bad) + 4)) <= raised.value.enqueued.keys()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kinds", one_in(20, CHUNKS, first=3), ids=", ".join)
 def test_bulk_actions_change_what_they_can_and_report_the_rest(
     monque: Monque, jobs: Collection, good: set[ObjectId], kinds: Sequence[str]

@@ -90,6 +90,7 @@ async def test_first_jobs_of_a_scheduler_are_claimed_in_looks_of_one_batch(
     assert reads.numbers[0] == 16
 
 
+@pytest.mark.full
 def test_name_that_was_not_reached_does_not_count_as_exhausted(store: JobCollection) -> None:
     insert_large(store, "a", "b")
     insert(store, "c")

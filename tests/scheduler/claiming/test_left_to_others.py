@@ -65,6 +65,7 @@ def workers_that_log(ran: list[Any]) -> Workers:
     return workers
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("lacks", [Machine.has_an_old_database, Machine.has_no_database])
 async def test_job_whose_zone_is_unknown_is_not_claimed_and_runs_when_it_is_known(
     open_test_scheduler: SchedulerOpener,
@@ -162,6 +163,7 @@ async def test_rescuer_without_the_zone_gives_no_schedule_up(
     assert (rescue.transition.set["status"] is JobStatus.FAILED, rescue.error is not None) == (is_over, is_over)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("zone", ["", "localtime", "Factory", "../etc/passwd", "Berlin, Germany", "+02:00"])
 async def test_zone_that_can_exist_nowhere_ends_the_schedule_as_before(
     open_test_scheduler: SchedulerOpener, jobs: Collection, monque: Monque, autojump_clock: MockClock, zone: str

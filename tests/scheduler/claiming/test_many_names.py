@@ -43,6 +43,7 @@ async def work_off(open_scheduler: SchedulerOpener, workers: Workers) -> None:
         await drain(scheduler)
 
 
+@pytest.mark.full
 async def test_look_reads_a_few_of_each_name_and_names_share_the_slots(
     db: Database, open_test_scheduler: SchedulerOpener, reads: Reads, autojump_clock: MockClock
 ) -> None:

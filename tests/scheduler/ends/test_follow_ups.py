@@ -236,6 +236,7 @@ async def test_transaction_that_ends_its_job_is_followed(
     assert shipping.shipped == ["parcel"]
 
 
+@pytest.mark.full
 def test_follow_ups_need_no_replica_set() -> None:
     shipping = Shipping()
     done = trio.Event()

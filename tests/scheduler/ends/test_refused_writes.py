@@ -40,6 +40,7 @@ class Ran:
         self.ids.append(job.id)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("room", one_in(3, [80, 110, 160]))
 async def test_job_without_room_for_a_claim_fails_with_the_reason_and_all_others_run(
     open_test_scheduler: SchedulerOpener, db: Database, jobs: Collection, autojump_clock: MockClock, room: int

@@ -143,6 +143,7 @@ def test_a_month_of_virtual_time_has_one_turn_at_each_interval_and_each_is_few_c
         trio.run(main, through, clock=MockClock(autojump_threshold=0))
 
 
+@pytest.mark.full
 async def test_only_what_has_ended_goes_however_old_the_rest_is(
     open_test_scheduler: SchedulerOpener, jobs: Collection, autojump_clock: MockClock
 ) -> None:
@@ -164,6 +165,7 @@ async def test_only_what_has_ended_goes_however_old_the_rest_is(
     assert not left(jobs) & {*ended}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("wanted", "kept"),
     [
@@ -314,6 +316,7 @@ async def test_one_of_two_instances_runs_retention_at_a_time(
     assert db["monque_jobs.instances"].count_documents({}) == 0
 
 
+@pytest.mark.full
 async def test_lock_of_one_that_was_killed_frees_itself(
     open_test_scheduler: SchedulerOpener, db: Database, jobs: Collection, autojump_clock: MockClock
 ) -> None:
@@ -512,6 +515,7 @@ async def test_leaving_does_not_wait_for_a_deletion_that_takes_long(
         go_on.set()
 
 
+@pytest.mark.full
 async def test_nothing_is_deleted_once_the_drain_has_begun_however_long_it_takes(
     open_test_scheduler: SchedulerOpener, jobs: Collection, autojump_clock: MockClock
 ) -> None:

@@ -85,6 +85,7 @@ CALLS: dict[str, Callable[[RunningJob[Any], Monque], Awaitable[object]]] = {
 }
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("call", "in_cleanup"), one_in(3, list(CALLS), [False, True]))
 async def test_handler_that_waits_for_an_answer_ends_before_its_lease(
     open_test_scheduler: SchedulerOpener, monque: Monque, mock_clock: MockClock, call: str, in_cleanup: bool

@@ -244,6 +244,7 @@ async def test_node_process_with_our_id_is_reported_and_keeps_the_scheduler_unhe
         assert scheduler.health().reasons == ()
 
 
+@pytest.mark.full
 async def test_node_process_with_our_id_is_seen_by_the_looks_that_are_made_anyway(
     db: Database, jobs: Collection
 ) -> None:

@@ -309,6 +309,7 @@ POISON: dict[str, Callable[[dict[str, Any]], Any]] = {
 }
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("poison", one_in(3, list(POISON)))
 async def test_poisoned_document_is_left_alone_and_harms_no_other(
     open_test_scheduler: SchedulerOpener,

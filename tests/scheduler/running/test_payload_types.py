@@ -66,6 +66,7 @@ ONE = UUID("00000000-0000-4000-8000-000000000001")
 VALUES: dict[str, Any] = {"id": ONE, "at": AT, "lines": [Line(Decimal("1.50"), {"a"})]}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("payload", "data"),
     [

@@ -257,6 +257,7 @@ async def test_backoff_function_whose_error_misbehaves_costs_its_own_delay_only(
     assert jobs.count_documents({"name": "fails", "status": "pending", "failCount": 1}) == len(HOSTILE)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("asynchronous", [True, False])
 async def test_listener_with_a_misbehaving_error_gets_the_next_event(
     open_test_scheduler: SchedulerOpener, autojump_clock: MockClock, asynchronous: bool

@@ -113,6 +113,7 @@ ENDED: Final[list[tuple[dict[str, Any], str | None]]] = [
 ]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("fields", "shown"), ENDED, ids=str)
 def test_last_end_is_that_of_a_run_and_not_of_a_schedule_that_never_ran(
     db: Database, fields: dict[str, Any], shown: str | None
