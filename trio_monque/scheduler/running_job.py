@@ -16,7 +16,7 @@ from ..engine.run import Run
 from ..engine.run_end import CancelReason
 from ..error_types import MonqueError
 from ..host.transaction_thread import check_limit
-from ..jobs.job import Job, checkpoint_of
+from ..jobs.job import Job, checkpoint_of, occurrence_of
 from ..store.driver.types import ClientSession, ObjectId
 from ..threads_and_frozen_time import call_run
 from .handler_nurseries import HandlerNurseries, NurseryReporting
@@ -154,6 +154,14 @@ class RunningJob(Generic[T, Resources]):
     def next_run_at(self) -> datetime:
         """When this run was due (UTC)."""
         return self.job.next_run_at
+
+    @property
+    def occurrence(self) -> datetime | None:
+        """The occurrence of a recurring job that this run is for: when it was first due (UTC). None for other jobs.
+
+        It is the same in all attempts, unless the job was rescheduled between them.
+        """
+        return occurrence_of(self.job)
 
     @property
     def created_at(self) -> datetime:

@@ -18,7 +18,7 @@ from trio_monque.jobs.job_parts import Schedule
 from trio_monque.scheduler.settling import MOST_ROUNDS
 from trio_monque.store.driver.types import Collection
 from trio_monque.store.jobs import settling
-from trio_monque.testing import SchedulerOpener, advance, drain, quiesce, start_virtual_time
+from trio_monque.testing import SchedulerOpener, advance, crash, drain, quiesce, start_virtual_time
 
 START = datetime(2026, 3, 1, 12, 20, tzinfo=UTC)
 CLAIM_FIELDS = {"claimedBy", "lockedAt", "lastHeartbeat", "heartbeatInterval", "claimToken"}
@@ -78,6 +78,40 @@ async def test_failed_schedule_waits_for_the_backoff_and_then_again_for_its_next
     stored = await monque.get_job(job_id)
     assert stored is not None
     assert (stored.next_run_at, stored.fail_reason) == (datetime(2026, 3, 1, 13, tzinfo=UTC), None)
+
+
+async def test_occurrence_is_the_same_in_all_its_attempts(
+    open_test_scheduler: SchedulerOpener, monque: Monque, autojump_clock: MockClock
+) -> None:
+    """After a failure, a shutdown and a crash, whose next run the dates of the document describe differently."""
+    start_virtual_time(START)
+    seen: list[tuple[datetime | None, bool]] = []
+    workers = Workers()
+
+    @workers.cron("0 * * * *", "tick")
+    async def tick(job: RunningJob[Any]) -> None:
+        seen.append((job.occurrence, job.occurrence == job.next_run_at))
+        if len(seen) in (1, 4):
+            raise ValueError("no")
+        if len(seen) in (2, 3):
+            await trio.sleep(300)
+
+    @workers.register("other")
+    async def other(job: RunningJob[Any]) -> None:
+        assert job.occurrence is None
+
+    async with open_test_scheduler(workers, shutdown_timeout=0) as scheduler:
+        await scheduler.enqueue("other")
+        await drain(scheduler)
+        await advance(2403)
+    async with open_test_scheduler(workers) as dead:
+        await advance(1)
+        await crash(dead)
+    async with open_test_scheduler(workers) as scheduler:
+        await advance(3600)
+    first, next_one = START.replace(hour=13, minute=0), START.replace(hour=14, minute=0)
+    assert [occurrence for occurrence, _ in seen] == [first] * 5 + [next_one]
+    assert [is_due_date for _, is_due_date in seen] == [True, False, False, False, False, True]
 
 
 async def test_job_without_a_schedule_runs_once(
