@@ -92,6 +92,7 @@ def test_package_imports_nothing_of_itself() -> None:
     assert {name for name in modules if name.startswith("trio_monque.")} | modules & HEAVY == set()
 
 
+@pytest.mark.full
 def test_client_is_imported_without_schedulers() -> None:
     _, modules = imported_by(f"from trio_monque import Monque; {THEN_NAMES}")
     rooms = {name.split(".")[1] for name in modules if name.startswith("trio_monque.")}

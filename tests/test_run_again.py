@@ -220,6 +220,7 @@ def test_fixture_that_fails_once_is_run_again_and_one_that_fails_always_fails_th
     assert "failed in the second run: test_bad.py::test_x" in ended.stderr
 
 
+@pytest.mark.full
 def test_failure_and_the_error_of_a_fixture_after_it_count_once(project: Project) -> None:
     project.has(
         both="""
@@ -256,6 +257,7 @@ NAMES: Final = [
 """Every third fails."""
 
 
+@pytest.mark.full
 def test_only_the_test_with_exactly_that_name_is_run_again(project: Project) -> None:
     project.has(
         names=f"""
@@ -274,6 +276,7 @@ def test_that_fails_beside_others():
     assert "5 passed, 7 deselected" in ended.stdout
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("alone", "said"),
     rows_in(
@@ -296,6 +299,7 @@ def test_what_does_not_pass_in_the_second_run_fails(project: Project, alone: str
     assert said in ended.stderr
 
 
+@pytest.mark.full
 def test_test_that_is_not_found_in_the_second_run_fails(project: Project) -> None:
     project.has(
         x="""

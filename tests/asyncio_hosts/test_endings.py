@@ -144,6 +144,7 @@ def test_run_whose_claim_is_not_renewed_ends_within_its_lease_although_a_save_is
     assert log[:3] == ["began", "lost", "unanswered"]
 
 
+@pytest.mark.full
 def test_listener_that_does_not_obey_is_left_behind(db: Database, run: Run, caplog: pytest.LogCaptureFixture) -> None:
     workers, log = Workers(), list[str]()
 
@@ -223,6 +224,7 @@ def test_loop_that_is_stopped_and_run_again_goes_on(db: Database, request: pytes
         loop.close()
 
 
+@pytest.mark.full
 def test_block_that_is_dropped_gives_its_jobs_back(db: Database, run: Run) -> None:
     long = LongJobs()
 

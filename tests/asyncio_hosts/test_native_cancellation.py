@@ -197,6 +197,7 @@ def test_a_handler_that_swallows_its_cancellation_is_named_and_waited_for(
     assert statuses(db, "long") == ["pending"]
 
 
+@pytest.mark.full
 def test_a_handler_cut_while_the_database_does_not_answer_ends_with_its_clean_up(
     db: Database, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:

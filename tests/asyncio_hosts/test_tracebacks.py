@@ -80,6 +80,7 @@ def logged(caplog: pytest.LogCaptureFixture) -> str:
     return "".join(traceback.format_exception(record.exc_info[1]))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("handler", HANDLERS, ids=lambda handler: str(handler.__name__))
 def test_traceback_begins_at_the_handler(
     run: Run, db: Database, caplog: pytest.LogCaptureFixture, handler: Any

@@ -92,6 +92,7 @@ def test_a_page_that_was_tampered_with_brings_nothing_that_acts(visit: Visits, j
     assert one.evaluate("location.href") == f"{visit.url}/"
 
 
+@pytest.mark.full
 def test_no_other_way_leads_from_text_to_elements(visit: Visits, jobs: Collection) -> None:
     one = visit()
     one.expect_fault("TrustedHTML|Trusted Type|trusted-types|Content Security Policy|Refused to")

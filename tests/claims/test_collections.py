@@ -236,6 +236,7 @@ WRONG: list[dict[str, Any]] = [
 ]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("options", WRONG, ids=str)
 async def test_wrong_option_is_refused_at_once_by_its_name(
     things: Collection, autojump_clock: MockClock, options: dict[str, Any]

@@ -50,6 +50,7 @@ class BodyError(Exception):
     pass
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("error", [BodyError(), KeyboardInterrupt(), SystemExit(), ExceptionGroup("", [BodyError()])])
 @pytest.mark.parametrize("is_entered", [True, False])
 async def test_what_the_body_raises_is_raised_as_it_is(
@@ -91,6 +92,7 @@ async def test_cancelled_body_gives_everything_back_uncounted(things: Collection
     assert claims.report.released == 5
 
 
+@pytest.mark.full
 async def test_several_tasks_share_the_documents(things: Collection, autojump_clock: MockClock) -> None:
     fill(things, 40)
     gauge, seen = Gauge(), []

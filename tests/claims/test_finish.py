@@ -177,6 +177,7 @@ REFUSED: list[Any] = [
 ]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("update", one_in(4, REFUSED), ids=lambda update: str(update)[:40])
 async def test_update_that_the_server_refuses_leaves_the_claim_held_and_neighbours_settled(
     things: Collection, autojump_clock: MockClock, update: Any

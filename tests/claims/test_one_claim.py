@@ -365,6 +365,7 @@ async def test_timeout_counts_from_when_the_work_could_begin_and_not_what_a_clai
     assert (claims.report.finished, claims.report.failed) == (10, 0)
 
 
+@pytest.mark.full
 async def test_handler_goes_on_after_finish_and_its_document_is_everybodys(
     things: Collection, autojump_clock: MockClock
 ) -> None:

@@ -102,6 +102,7 @@ async def test_child_that_comes_later_learns_that_the_stream_is_open(uri: str, d
         assert [change.name for change in await second.read()] == ["greet"]
 
 
+@pytest.mark.full
 async def test_for_a_child_that_reads_too_slowly_one_change_stands_for_all(uri: str, db: Database) -> None:
     slow, fast = Child(), Child()
     async with relaying(stream_of(uri), slow, fast) as (relay, _):
@@ -125,6 +126,7 @@ async def test_for_a_child_that_reads_too_slowly_one_change_stands_for_all(uri: 
         assert slow.changes.is_open
 
 
+@pytest.mark.full
 async def test_child_is_sent_little_of_many_new_jobs(uri: str, db: Database) -> None:
     child = Child()
     async with relaying(stream_of(uri), child):
@@ -196,6 +198,7 @@ async def test_right_that_was_lost_may_come_back_and_a_bug_ends_nothing(
     assert [record.levelname for record in caplog.records if "of the parent failed" in record.message] == ["ERROR"]
 
 
+@pytest.mark.full
 async def test_user_without_the_right_has_no_stream(uri: str) -> None:
     child = Child()
     relay = ChangeRelay(StreamOfSteps(uri, NoStreamError("no right", is_of_user=True)))

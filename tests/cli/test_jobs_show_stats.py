@@ -102,6 +102,7 @@ def test_selection_and_order(
     assert found == expected
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("options", "expected"),
     [

@@ -293,6 +293,7 @@ def test_document_that_changed_since_it_was_shown_is_not_written(
     assert stored(jobs, job_id)["name"] == "greet"
 
 
+@pytest.mark.full
 def test_large_value_is_not_compared_unless_it_is_repaired(db: Database, jobs: Collection) -> None:
     job_id = put_broken(jobs, data="x" * (15 << 20))
     trial = try_out(handle(db), job_id, Repair({"nextRunAt": PAST}, ()))

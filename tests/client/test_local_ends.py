@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import weakref
 
+import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
@@ -37,6 +38,7 @@ async def test_thread_that_works_for_a_task_wakes_the_waits_of_its_run(autojump_
             await ends.wait()
 
 
+@pytest.mark.full
 async def test_wait_that_is_over_is_forgotten(autojump_clock: MockClock) -> None:
     with noticing_ends("shop.jobs") as ends:
         left = weakref.ref(ends)

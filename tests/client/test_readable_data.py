@@ -141,6 +141,7 @@ async def test_job_with_the_deepest_data_goes_all_its_way(
             assert (stored.data, stored.progress, stored.result) == (deepest, deepest, deepest)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("how", ["save", "progress", "result"])
 async def test_value_of_a_handler_that_cannot_be_read_fails_its_own_job_alone(
     open_test_scheduler: SchedulerOpener, monque: Monque, autojump_clock: MockClock, how: str

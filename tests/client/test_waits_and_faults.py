@@ -406,6 +406,7 @@ async def test_many_deleted_jobs_are_proven_to_be_gone_by_one_linearizable_read(
     assert all("afterClusterTime" in read["readConcern"] for read in reads[1:])
 
 
+@pytest.mark.full
 def test_proof_that_a_job_is_gone_is_tried_again_by_the_driver() -> None:
     """In an election. The refusal comes with a time, and each server refuses a linearizable read after a time."""
     with refusing_server() as server, server.client() as client, MongoClient[Any](server.uri) as admin:

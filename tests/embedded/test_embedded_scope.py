@@ -49,6 +49,7 @@ def assert_empty(folder: Path) -> None:
     assert list(folder.iterdir()) == []
 
 
+@pytest.mark.full
 def test_sync_form_gives_a_set_ready_for_change_streams_and_leaves_nothing(temporary_folder: Path) -> None:
     with embedded_mongod() as server:
         assert server.owned

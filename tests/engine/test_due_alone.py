@@ -224,6 +224,7 @@ class Timed(Shelf):
         return Due(due, None if others and others[0][0] == due else KnownItem(first, "all"))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("rests", [True, False])
 @pytest.mark.parametrize("seed", one_in(7, range(20)))
 async def test_every_item_starts_soon_after_it_is_due_in_a_random_mix_of_changes(

@@ -329,6 +329,7 @@ async def test_bare_yield_of_another_library_fails_its_own_run(autojump_clock: M
     assert ends_of(shelf) == {item: item for item in range(1 + SLOTS)} | {5: TypeError}
 
 
+@pytest.mark.full
 async def test_what_ran_is_not_kept_by_one_that_waits(autojump_clock: MockClock) -> None:
     """Runs have payloads, which may be large, and the one that waits may take hours."""
     items = range(7000, 7001 + SLOTS)  # No other test has these.

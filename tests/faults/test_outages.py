@@ -157,6 +157,7 @@ async def test_end_of_a_run_is_written_when_the_outage_is_over(server: RefusingS
         assert (stored.status, stored.attempts) == ("completed", 1)
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("short_delays")
 @pytest.mark.parametrize("code", one_in(3, CODES, first=2))
 async def test_claims_of_documents_outlast_an_outage(server: RefusingServer, db: Database, code: int) -> None:

@@ -99,6 +99,7 @@ def _pools(db: Database) -> list[Any]:
     return [server.pool for server in topology._servers.values()]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("leave", one_in(2, [drain, cut, raise_in_body, crash]))
 async def test_nothing_is_left_of_a_stream_however_its_scheduler_ends(mongod: Any, db: Database, leave: Way) -> None:
     connections = Connections()

@@ -118,6 +118,7 @@ def _fields(asked: Mapping[str, Any], update: Mapping[str, Any]) -> tuple[str, s
     return " ".join(asked), " ".join(both), of.get("$unset", ""), of.get("$inc", "")
 
 
+@pytest.mark.full
 async def test_jobs_without_nurseries_send_and_store_what_they_did_before_there_were_any(
     mongod: EmbeddedServer, monque_db: Database, jobs: Collection, autojump_clock: MockClock
 ) -> None:

@@ -27,6 +27,7 @@ def test_other_parents_are_refused_with_what_to_do() -> None:
         open_job_nursery(object())
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("options", "problem"),
     [

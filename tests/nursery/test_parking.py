@@ -52,6 +52,7 @@ async def test_parked_runs_hold_no_slot_and_do_not_count_as_unsettled(
     assert statuses(jobs, "parent") == {"pending": 450}
 
 
+@pytest.mark.full
 async def test_waiting_parent_outlives_its_lock_timeout_and_deployments(
     open_test_scheduler: SchedulerOpener, jobs: Collection, autojump_clock: MockClock
 ) -> None:

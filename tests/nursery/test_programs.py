@@ -85,6 +85,7 @@ async def test_children_of_a_program_that_died_are_ended_and_it_leaves_a_trace(
             await scheduler.retry_job(trace["_id"])
 
 
+@pytest.mark.full
 async def test_children_of_a_program_that_died_are_retried_and_deleted_as_other_jobs_are(
     open_test_scheduler: SchedulerOpener, monque: Monque, jobs: Collection, autojump_clock: MockClock
 ) -> None:
@@ -158,6 +159,7 @@ async def test_bulk_retry_leaves_a_job_that_stood_for_a_program(
     assert only(jobs, PROGRAM)["status"] == "failed"
 
 
+@pytest.mark.full
 async def test_program_that_renews_its_job_again_is_not_given_up(
     open_test_scheduler: SchedulerOpener, monque: Monque, jobs: Collection, autojump_clock: MockClock
 ) -> None:
@@ -168,6 +170,7 @@ async def test_program_that_renews_its_job_again_is_not_given_up(
     assert child.result == 1000
 
 
+@pytest.mark.full
 async def test_program_whose_renewal_arrives_just_before_it_is_given_up_goes_on(
     open_test_scheduler: SchedulerOpener,
     monque: Monque,

@@ -40,6 +40,7 @@ async def test_transaction_and_block_exclude_each_other(
     assert "transaction" in said[1]
 
 
+@pytest.mark.full
 async def test_transaction_ends_children_that_an_earlier_run_has_left(
     open_test_scheduler: SchedulerOpener, jobs: Collection, autojump_clock: MockClock
 ) -> None:

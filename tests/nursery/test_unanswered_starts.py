@@ -16,6 +16,7 @@ from trio_monque.store.driver.types import Collection
 from trio_monque.testing import SchedulerOpener, fail_next
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("when", ["before", "after"])
 async def test_start_whose_answer_is_lost_once_finds_its_child(
     open_test_scheduler: SchedulerOpener, jobs: Collection, autojump_clock: MockClock, when: Any
@@ -31,6 +32,7 @@ async def test_start_whose_answer_is_lost_once_finds_its_child(
     assert flow.runs == {"1": 1, "2": 1, "3": 1}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("catches", [True, False])
 async def test_start_without_an_answer_is_made_impossible_before_the_block_is_left(

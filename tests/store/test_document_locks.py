@@ -237,6 +237,7 @@ def test_document_whose_renewal_or_release_the_server_refuses_keeps_no_other_fro
     assert {one["_id"] for one in documents.find({"lock.by": None})} == {0, 2, 3}
 
 
+@pytest.mark.full
 def test_dead_claim_on_a_full_document_is_taken_away_with_a_short_error(
     locked: LockedCollection, documents: Collection
 ) -> None:

@@ -103,6 +103,7 @@ async def test_indexes_are_made_before_the_first_write_unless_skipped(db: Databa
     assert len(jobs.index_information()) == len(indexes.ALL) + 1
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "enqueue",
     [

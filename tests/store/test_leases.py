@@ -108,6 +108,7 @@ def test_claim_that_the_server_refuses_to_renew_keeps_no_other_from_its_renewal(
     assert renewed == {job.id for job in held} - {guarded.id}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("room", one_in(3, [0, 10, 100]))
 def test_claim_on_a_full_document_is_renewed_so_that_observers_see_it(
     store: JobCollection, jobs: Collection, room: int

@@ -313,6 +313,7 @@ def test_read_by_itself_decides_by_what_a_majority_has(
     assert [read["readConcern"]["level"] for read in reads] == ["majority"]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "prepare",
     [

@@ -430,6 +430,7 @@ def test_server_aborts_a_transaction_whose_thread_goes_on(store: JobCollection, 
 # --- The lock on the document ---
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("is_repeated", [False, True])
 def test_document_is_locked_from_the_second_call_on(
     store: JobCollection, accounts: Collection, *, is_repeated: bool

@@ -318,6 +318,7 @@ async def test_an_outage_burns_no_virtual_time(open_test_scheduler: SchedulerOpe
     ]
 
 
+@pytest.mark.full
 async def test_jobs_of_a_transaction_start_when_it_commits(
     open_test_scheduler: SchedulerOpener, monque_db: Database, autojump_clock: MockClock
 ) -> None:

@@ -100,6 +100,7 @@ def test_strict_client_reads_every_answer_of_a_server(mongod: EmbeddedServer, db
         anyio.run(work)
 
 
+@pytest.mark.full
 def test_document_behind_a_prefix_of_a_proxy_names_it(app: ASGIApp) -> None:
     async def work(root_path: str) -> Any:
         transport = httpx.ASGITransport(app, root_path=root_path)

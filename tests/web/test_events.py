@@ -201,6 +201,7 @@ def test_one_change_is_stale_twice_for_those_who_were_shown_a_kept_answer(
     on("asyncio", work)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("loop", LOOPS)
 def test_beside_a_rush_only_rare_changes_and_jobs_that_are_looked_at_are_announced(
     mongod: EmbeddedServer, db: Database, jobs: Collection, monkeypatch: pytest.MonkeyPatch, loop: str
@@ -264,6 +265,7 @@ def test_after_a_rush_all_is_announced_and_once_more_for_those_who_were_shown_a_
     on("asyncio", work)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("loop", LOOPS)
 def test_viewer_that_does_not_read_costs_one_small_set(db: Database, loop: str) -> None:
     app = create_app(Monque(db))

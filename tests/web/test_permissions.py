@@ -135,6 +135,7 @@ def test_refused_caller_is_asked_about_as_often_for_a_job_as_for_none(
     asking("trio", create_app(Monque(db), authorize=authorize), work)
 
 
+@pytest.mark.full
 def test_many_hooks_that_block_do_not_keep_other_answers_waiting(db: Database) -> None:
     release = threading.Event()
     running = threading.Semaphore(0)

@@ -153,6 +153,7 @@ async def test_timer_for_delayed_jobs_of_another_process_starts_them(
     assert last not in heard.started
 
 
+@pytest.mark.full
 async def test_delayed_job_is_not_lost_beside_one_that_came_at_once(db: Database, jobs: Collection) -> None:
     heard, monque = Heard("now", "later"), Monque(db).sync_in_loop
     async with heard.open(db):

@@ -113,6 +113,7 @@ async def test_two_that_are_due_at_one_moment_are_looked_for(
     assert sorted(starts) == [(0, 0.0), (1, 0.0)]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "change",
     [

@@ -142,6 +142,7 @@ async def test_release_that_declares_the_same_as_a_newer_one_is_silent_and_a_hig
     assert logged_schedule_changes(caplog) == []
 
 
+@pytest.mark.full
 async def test_rollback_by_a_number_that_grows_with_each_deployment_or_by_deleting_the_job(
     open_test_scheduler: SchedulerOpener, monque: Monque, autojump_clock: MockClock
 ) -> None:

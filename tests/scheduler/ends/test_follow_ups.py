@@ -476,6 +476,7 @@ async def test_follow_up_is_enqueued_at_once_and_not_by_the_next_look(
         assert trio.current_time() - began_at < 1
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "refused",
     [{"name": "ship"}, {"name": "ship", "nextRunAt": {"$lt": PARKED_UNTIL}}],

@@ -155,6 +155,7 @@ async def test_in_a_group_discard_comes_before_errors_before_retry_before_snooze
     assert (job.status, job.fail_count, job.fail_reason) == (status, fail_count, reason)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("options", "error", "status"),
     [

@@ -62,6 +62,7 @@ async def test_run_ends_with_its_own_data_and_another_has_those_of_the_last_call
     assert not [field for field in document if field.startswith("again")]
 
 
+@pytest.mark.full
 async def test_run_that_fails_for_good_is_followed_by_one_with_the_newer_data_and_all_attempts(
     open_test_scheduler: SchedulerOpener, autojump_clock: MockClock
 ) -> None:

@@ -219,6 +219,7 @@ def test_earliest_documents_are_left_out_of_an_answer_that_is_too_long(
     assert read(store, 0, 9) == [1, 2]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("span", "done"),
     [

@@ -116,6 +116,7 @@ def check_bounds(counted: dict[str, QueueStats], exact: dict[str, QueueStats]) -
             assert number == true or (number < true and status in stats.capped), (name, status, stats)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("most_lookups", [0, 200])
 @pytest.mark.parametrize("has_indexes", [True, False])
 def test_overview_beyond_its_number_of_keys_has_lower_bounds_and_marks_them(

@@ -281,6 +281,7 @@ async def test_clocks_an_hour_apart_play_no_part(
         await crash(holder)
 
 
+@pytest.mark.full
 async def test_claim_lives_by_its_own_interval_and_not_by_the_rescuers(
     open_test_scheduler: SchedulerOpener, jobs: Collection, autojump_clock: MockClock
 ) -> None:

@@ -230,6 +230,7 @@ async def test_left_before_a_lost_answer_is_known_it_wakes_the_others(
 # --- What cannot be ---
 
 
+@pytest.mark.full
 async def test_refused_and_malformed_documents_are_logged_once_and_delay_no_rescue(
     open_test_scheduler: SchedulerOpener,
     jobs: Collection,

@@ -125,6 +125,7 @@ class Exits(Exception):  # noqa: N818
         raise SystemExit(3)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("what", "status", "reason"),
     [

@@ -93,6 +93,7 @@ async def test_paused_name_is_not_claimed_while_others_are_and_resumed_at_once(
         assert work.starts[1:] == [("a", before), ("a", before)]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("how", ["async", "sync", "in a thread"])
 async def test_pauses_of_a_client_in_the_run_apply_at_once_to_every_scheduler_of_it(
     open_test_scheduler: SchedulerOpener, monque: Monque, autojump_clock: MockClock, how: str

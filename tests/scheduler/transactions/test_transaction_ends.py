@@ -111,6 +111,7 @@ def intercepted(mongod: EmbeddedServer, db: Database, interceptor: Interceptor) 
         yield client[db.name]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("changes", [MOST_ROUNDS - 1, MOST_ROUNDS])
 async def test_transaction_of_a_job_whose_schedule_keeps_changing_ends(
     intercepted: Database,

@@ -117,6 +117,7 @@ def outage(scheduler: Scheduler) -> Fault:
     return fail_next(scheduler, AutoReconnect("gone"), command="renew claims", times=None)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("reason", ["lost", "timeout"])
 async def test_shielded_handler_whose_run_was_cancelled_before_learns_why_it_has_no_transaction(
     open_test_scheduler: SchedulerOpener,
@@ -483,6 +484,7 @@ async def test_abort_at_the_cancellation_does_not_depend_on_the_time_for_clean_u
     assert ((await stored(monque, job)).status, balance(accounts)) == ("failed", 100)
 
 
+@pytest.mark.full
 async def test_session_is_given_back_only_after_an_abort_that_is_under_way(
     open_test_scheduler: SchedulerOpener,
     monque: Monque,

@@ -144,6 +144,7 @@ async def test_session_ends_at_the_limit_and_locks_nothing_any_more(
     assert "TransactionTimeoutError" in str(after.fail_reason)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("end", ["timeout", "cancel"])
 async def test_function_that_outlives_its_cancellation_holds_its_job(
     open_test_scheduler: SchedulerOpener,
