@@ -13,7 +13,7 @@ from pymongo import MongoClient
 
 from tests.asyncio_hosts.conftest import Run
 from tests.support.interception import Interceptor
-from trio_monque import Monque, RunningJob, Workers, open_job_nursery
+from trio_monque import Discard, Monque, RunningJob, Workers, open_job_nursery
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.store.driver.types import Database
 from trio_monque.testing import SchedulerOpener, drain, now
@@ -95,6 +95,33 @@ def test_drain_waits_for_a_parent_whose_last_child_has_ended(mongod: EmbeddedSer
                         assert (await drain(scheduler)).completed == 3
                 finally:
                     looked.set()
-        assert holding.times == looking.times == 1
+
+    run(main)
+
+
+def test_drain_ends_only_after_a_parent_whose_child_has_failed(db: Database, run: Run) -> None:
+    workers = Workers()
+
+    @workers.register("order", max_attempts=1)
+    async def order(job: RunningJob[Any]) -> None:
+        async with open_job_nursery(job) as nursery:
+            await nursery.start("reserve")
+            await nursery.start("reserve", delay=3600)
+            await nursery.start("charge")
+
+    @workers.register("reserve")
+    async def reserve(_: RunningJob[Any]) -> None:
+        await anyio.sleep_forever()
+
+    @workers.register("charge")
+    async def charge(_: RunningJob[Any]) -> None:
+        raise Discard("the card has expired")
+
+    async def main() -> None:
+        async with SchedulerOpener(db)(workers) as scheduler:
+            await scheduler.enqueue("order")
+            with anyio.fail_after(50):
+                await drain(scheduler)
+            assert statuses(db) == {"order": "failed", "reserve": "cancelled", "charge": "failed"}
 
     run(main)

@@ -147,3 +147,22 @@ async def test_drain_of_a_test_leaves_waiting_parents_as_they_are_and_takes_no_t
         assert statuses(jobs, "parent") == {"processing": 1}
         assert (await drain(scheduler, until=now() + timedelta(hours=1))).completed == 2
         assert trio.current_time() == began + 3600
+
+
+async def test_drain_of_a_test_ends_only_after_a_parent_whose_child_has_failed(
+    open_test_scheduler: SchedulerOpener, jobs: Collection, autojump_clock: MockClock
+) -> None:
+    """Its block cancels a child that runs and one that is due later, and waits for their ends."""
+
+    async def has_a_child_that_fails(job: RunningJob[Any]) -> None:
+        async with open_job_nursery(job) as nursery:
+            await nursery.start("child", 10_000)
+            await nursery.start("child", "later", delay=3600)
+            await nursery.start("child", "fail")
+
+    flow = Flow(has_a_child_that_fails, max_attempts=1)
+    async with open_test_scheduler(flow.workers) as scheduler:
+        await scheduler.enqueue("parent")
+        await drain(scheduler)
+        assert statuses(jobs, "parent") == {"failed": 1}
+        assert statuses(jobs) == {"failed": 1, "cancelled": 2}
