@@ -105,8 +105,8 @@ def test_program_adds_squares_as_they_come_and_leaves_no_job_of_its_own(mongod: 
 
 
 @pytest.mark.full
-def test_workflow_is_tested_in_virtual_time(mongod: EmbeddedServer, db: Database) -> None:
-    tests = "examples/workflows/test_order.py"
+@pytest.mark.parametrize("tests", ["examples/workflows/test_order.py", "examples/workflows/test_on_asyncio.py"])
+def test_workflow_is_tested_in_virtual_time_and_on_asyncio(mongod: EmbeddedServer, db: Database, tests: str) -> None:
     assert "2 passed" in run_program("-m", "pytest", "-q", "-n", "0", tests, uri=mongod.uri, database=db.name)
 
 
