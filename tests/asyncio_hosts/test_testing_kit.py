@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime, timedelta
+from typing import Any
+from zoneinfo import ZoneInfo
 
 import anyio
 import pytest
@@ -23,6 +25,8 @@ from trio_monque.testing import (
 )
 
 from .conftest import Run
+
+BERLIN = ZoneInfo("Europe/Berlin")
 
 
 def test_drain_runs_all_that_is_due(run: Run, db: Database) -> None:
@@ -105,7 +109,7 @@ def test_errors_of_quiesce_start_virtual_time_and_crash_name_what_works_on_async
     async def main() -> None:
         with pytest.raises(MonqueError, match=r"quiesce needs a test on trio; on asyncio, drain\(scheduler\)"):
             await quiesce()
-        with pytest.raises(MonqueError, match=r"start_virtual_time needs a test on trio, .*, until=moment\)"):
+        with pytest.raises(MonqueError, match=r"start_virtual_time needs a test on trio, .*, starts_at=moment\)"):
             start_virtual_time(datetime(2030, 1, 1, tzinfo=UTC))
         async with SchedulerOpener(db)(Workers()) as scheduler:
             with pytest.raises(MonqueError, match=r"crash needs a test on trio; on asyncio, .* shutdown_timeout=0"):
@@ -113,6 +117,33 @@ def test_errors_of_quiesce_start_virtual_time_and_crash_name_what_works_on_async
             await drain(scheduler)  # It is alive: a crashed scheduler raises here.
 
     asyncio.run(main())
+
+
+def test_time_starts_where_the_test_wants_it_and_schedules_cross_the_summer(run: Run, db: Database) -> None:
+    workers = Workers()
+    nights: list[datetime] = []
+
+    @workers.cron("30 2 * * *", "report", timezone="Europe/Berlin")
+    async def report(job: RunningJob[Any]) -> None:
+        assert job.occurrence is not None
+        nights.append(job.occurrence.astimezone(BERLIN))
+
+    async def main() -> None:
+        real = now()
+        async with SchedulerOpener(db)(workers, starts_at=datetime(2040, 3, 23, tzinfo=BERLIN)) as scheduler:
+            assert timedelta(0) <= now() - datetime(2040, 3, 23, tzinfo=BERLIN) < timedelta(minutes=5)
+            await drain(scheduler, until=datetime(2040, 3, 27, tzinfo=BERLIN))
+            with pytest.raises(InvalidOptionError, match="has passed: it is 2040-03-2"):
+                async with SchedulerOpener(db)(Workers(), starts_at=datetime(2040, 3, 1, tzinfo=UTC)):
+                    raise AssertionError("never entered")
+        assert now() - real < timedelta(minutes=5)
+        with pytest.raises(InvalidOptionError, match="starts_at=.*must be timezone-aware"):
+            async with SchedulerOpener(db)(Workers(), starts_at=datetime(2040, 3, 1)):  # noqa: DTZ001
+                raise AssertionError("never entered")
+
+    run(main)
+    # On 25 March, 02:30 does not exist in Berlin.
+    assert [f"{night:%d %H:%M}" for night in nights] == ["23 02:30", "24 02:30", "25 03:00", "26 02:30"]
 
 
 def test_subset_leaves_schedules_out(run: Run, db: Database) -> None:

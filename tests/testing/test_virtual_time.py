@@ -380,3 +380,14 @@ async def test_schedulers_of_one_run_wake_each_other(
         open_group(other, "job")
         await trio.sleep(100)
     assert log.starts == [60.0]
+
+
+async def test_scheduler_of_a_test_begins_virtual_time_where_the_test_wants_it(
+    open_test_scheduler: SchedulerOpener, autojump_clock: MockClock
+) -> None:
+    moment = datetime(2031, 5, 6, tzinfo=UTC)
+    async with open_test_scheduler(starts_at=moment, deterministic=True):
+        assert now() == moment
+        with pytest.raises(MonqueError, match="already begun"):
+            async with open_test_scheduler(starts_at=moment + timedelta(days=1)):
+                raise AssertionError("never entered")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from datetime import datetime
 from typing import Final, TypeVar, Unpack
 
 import trio
@@ -19,7 +20,7 @@ from ..scheduler.scheduler_client import SchedulerClient
 from ..scheduler.workers import Workers
 from ..store.driver.types import ConnectionFailure, Database
 from .virtual_run import FIRST_MOMENT, hold_for_own_threads, new_seed, reproducible_order
-from .virtual_time import start_virtual_time
+from .virtual_time import seconds_until, start_virtual_time
 
 T = TypeVar("T")
 
@@ -93,6 +94,7 @@ class SchedulerOpener:
         *,
         resources: Resources | None = None,
         listeners: Listeners | None = None,
+        starts_at: datetime | None = None,
         deterministic: bool = False,
         seed: int | None = None,
         **options: Unpack[SchedulerOptions],
@@ -101,17 +103,23 @@ class SchedulerOpener:
 
         Args:
             workers, resources, listeners, options: See `open_scheduler`. `stats_cache_ttl` is 0 unless it is given.
+            starts_at: Timezone-aware: what `now()` is when the scheduler opens. Virtual time begins there, as with
+                `start_virtual_time`. Under a real clock, also on asyncio, all that is due goes by it, as after
+                `drain(until=...)`; it must not have passed.
             deterministic: From here on, the seed decides the order of everything in the run. If virtual time has
                 not begun, it begins at 2030-01-01 UTC. Open this scheduler first, and the others inside.
             seed: Decides the order. Default: the one of `pytest --monque-seed`, or a random one. The report
                 of a failed test shows it.
 
         Raises:
-            MonqueError: `deterministic` under a real clock.
+            MonqueError: `deterministic` under a real clock, or virtual time has begun already with another moment.
+            InvalidOptionError: `starts_at` is naive, or has passed under a real clock.
         """
         options.setdefault("stats_cache_ttl", 0)  # A test counts what is there now.
         virtual = is_run_virtual()
         async with AsyncExitStack() as stack:
+            if starts_at is not None and virtual:
+                start_virtual_time(starts_at)
             if deterministic:
                 if not virtual:
                     raise MonqueError("a deterministic order needs a virtual clock, for example autojump_clock")
@@ -122,6 +130,8 @@ class SchedulerOpener:
                 hold_for_own_threads()
             else:
                 stack.enter_context(_skips_end_with_the_last())
+                if starts_at is not None:
+                    skipped_time.seconds += seconds_until("starts_at", starts_at)
             yield await stack.enter_async_context(
                 open_scheduler(self.db, workers, resources=resources, listeners=listeners, **options)
             )

@@ -47,7 +47,7 @@ def start_virtual_time(moment: datetime) -> None:
     if not trio.lowlevel.in_trio_run():
         raise MonqueError(
             "start_virtual_time needs a test on trio, with autojump_clock; on asyncio, time is real, and "
-            "drain(scheduler, until=moment) runs what is due by a moment"
+            "open_test_scheduler(workers, starts_at=moment) moves what is due"
         )
     begin_virtual_time(moment)
 
@@ -137,7 +137,7 @@ async def drain(
 
 
 async def _drained(scheduler: Scheduler, until: datetime | None, within: float) -> SchedulerReport:
-    left = None if until is None else _seconds_left(until)
+    left = None if until is None else seconds_until("until", until)
     if left is not None and virtual_time() is not None:
         await advance(left)
         until = None
@@ -161,12 +161,17 @@ async def _drained(scheduler: Scheduler, until: datetime | None, within: float) 
 _reported: WeakKeyDictionary[Scheduler, SchedulerReport] = WeakKeyDictionary()
 
 
-def _seconds_left(until: datetime) -> float:
-    if until.tzinfo is None:
-        raise InvalidOptionError("until", until, "must be timezone-aware, for example datetime(..., tzinfo=UTC)")
-    left = (until - now()).total_seconds()
+def seconds_until(option: str, moment: datetime) -> float:
+    """How far the moment of this option is ahead.
+
+    Raises:
+        InvalidOptionError: It has passed, or is naive.
+    """
+    if moment.tzinfo is None:
+        raise InvalidOptionError(option, moment, "must be timezone-aware, for example datetime(..., tzinfo=UTC)")
+    left = (moment - now()).total_seconds()
     if left < 0:
-        raise InvalidOptionError("until", until, f"has passed: it is {now()}")
+        raise InvalidOptionError(option, moment, f"has passed: it is {now()}")
     return left
 
 
