@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import partial
 from typing import Any
 
@@ -65,6 +66,11 @@ async def test_parent_shows_its_blocks_and_a_child_its_parent_and_who_cancelled_
 
         shown = await run("show", str(parent.id))
         assert "  block 'place': 1 running on web-3, 1 pending (pack, which is paused)" in shown.lines
+        await scheduler.resume("pack")
+        shown = await run("show", str(parent.id))
+        due = f"{pack['nextRunAt']:%Y-%m-%d %H:%M:%S}Z"
+        line = rf"  block 'place': 1 running on web-3, 1 pending \(pack, due {due} \(in [^)]+\)\)\n"
+        assert re.search(line, shown.out), shown.out
         assert '    "price": 7' in (line for line in shown.out[shown.out.index("steps") :].splitlines())
         as_json = (await run("show", str(parent.id), "--json")).json
         block = {"block": "place", "running": [str(charge["_id"])], "pending": [str(pack["_id"])], "failed_by": []}

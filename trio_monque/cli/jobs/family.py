@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Final
 
 from ...client.sync_monque import SyncMonque
@@ -13,7 +14,7 @@ from ...diagnosis.reasons import Reason
 from ...error_types import BrokenDocumentError
 from ...jobs.job import Job
 from ...jobs.job_query import JobFilter
-from ..output import moment
+from ..output import due, moment
 
 MOST_LISTED: Final = 10
 
@@ -69,7 +70,7 @@ def family_as_json(family: JobFamily) -> dict[str, Any]:
     }
 
 
-def lines_of_blocks(family: JobFamily) -> Iterator[str]:
+def lines_of_blocks(family: JobFamily, now: datetime) -> Iterator[str]:
     """Yield a line for each block."""
     for one in family.blocks:
         states = []
@@ -77,7 +78,7 @@ def lines_of_blocks(family: JobFamily) -> Iterator[str]:
             holders = _listed(one.holders)
             states.append(f"{len(one.running):,} running" + (f" on {holders}" if holders else ""))
         if one.pending:
-            states.append(f"{len(one.pending):,} pending ({_listed(_names(one.pending, family.paused))})")
+            states.append(f"{len(one.pending):,} pending ({_listed(_names(one.pending, family.paused, now))})")
         if one.failed_by:
             states.append(f"failed by {_listed([str(child) for child in one.failed_by])}")
         yield f"block {one.key!r}: {', '.join(states)}"
@@ -103,11 +104,19 @@ _SENTENCES: Final[Mapping[str, Callable[[Reason], str]]] = {
 }
 
 
-def _names(children: Sequence[Job], paused: Collection[str]) -> Sequence[str]:
-    names = sorted({child.name for child in children})
-    return [f"{name}, which is paused" if name in paused else name for name in names]
+def _names(children: Sequence[Job], paused: Collection[str], now: datetime) -> Iterator[str]:
+    """Yield their names, each with what it waits for: its pause, or the time at which the first is due."""
+    first: dict[str, datetime] = {}
+    for child in children:
+        first[child.name] = min(child.next_run_at, first.get(child.name, child.next_run_at))
+    for name, at in sorted(first.items()):
+        if name in paused:
+            yield f"{name}, which is paused"
+        else:
+            yield name if at <= now else f"{name}, {due(at, now)}"
 
 
-def _listed(texts: Sequence[str]) -> str:
+def _listed(given: Iterable[str]) -> str:
+    texts = list(given)
     more = len(texts) - MOST_LISTED
     return ", ".join(texts[:MOST_LISTED]) + (f" and {more:,} more" if more > 0 else "")

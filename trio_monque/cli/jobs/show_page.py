@@ -38,7 +38,7 @@ def print_job(job: Job, now: datetime, why: Sequence[str], family: JobFamily) ->
             click.echo(_indented(_value(value)))
     if family.blocks:
         click.echo("\njob nurseries")
-        for line in lines_of_blocks(family):
+        for line in lines_of_blocks(family, now):
             click.echo(f"  {one_line(line)}")
     click.echo("\ntimeline")
     print_columns([(f"  {moment(at)}", since(at, now), one_line(what)) for at, what in _timeline(job)])
