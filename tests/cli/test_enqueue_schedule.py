@@ -298,6 +298,19 @@ def test_preview_needs_no_database(capsys: pytest.CaptureFixture[str], monkeypat
     assert found["warnings"] == []
 
 
+def test_preview_begins_where_it_is_asked_to(capsys: pytest.CaptureFixture[str]) -> None:
+    """To see what a change to or from summer time does, months ahead."""
+    arguments = ["preview", "30 2 * * *", "--timezone", "Europe/Berlin", "--count", "2"]
+    assert run_program([*arguments, "--after", "2027-03-27T12:00"]) == 0
+    runs = [line.split("  ")[1] for line in capsys.readouterr().out.splitlines()[2:]]
+    assert runs == ["2027-03-28 03:00:00+0200", "2027-03-29 02:30:00+0200"]
+    assert run_program(["preview", "@daily", "--json", "--count", "1", "--after", "30d"]) == 0
+    (run,) = json.loads(capsys.readouterr().out)["runs"]
+    assert timedelta(days=29, hours=23) < datetime.fromisoformat(run) - datetime.now(UTC) <= timedelta(days=31)
+    assert run_program([*arguments, "--after", "tomorrow"]) == 2
+    assert "'tomorrow' is neither a length of time from now" in capsys.readouterr().err
+
+
 def test_step_that_never_steps_is_warned_about(
     command: Command, fleet: None, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:

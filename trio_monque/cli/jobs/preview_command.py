@@ -14,11 +14,13 @@ from ...jobs.schedule_preview import SchedulePreview
 from ...store.jobs.job_json import iso
 from ..exit_statuses import SUCCEEDED
 from ..output import moment, print_columns, print_json, warn
+from ..parameters import FROM_NOW, When
 
 _PREVIEW_EXAMPLES: Final = """\b
 Examples:
   trio-monque preview '0 9 * * 1-5' --timezone Europe/Berlin
   trio-monque preview @monthly --count 3
+  trio-monque preview '30 2 * * *' --timezone Europe/Berlin --after 2027-03-26
 """
 
 
@@ -28,10 +30,17 @@ Examples:
 @click.option(
     "--count", type=click.IntRange(1, MOST_OCCURRENCES), default=5, metavar="N", help="Show N runs. (default: 5)"
 )
+@click.option(
+    "--after",
+    type=FROM_NOW,
+    default="0s",
+    metavar="WHEN",
+    help="Show the runs after WHEN, a length of time from now or a moment. (default: now)",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def preview(cron: str, *, timezone: str, count: int, as_json: bool) -> int:
+def preview(cron: str, *, timezone: str, count: int, after: When, as_json: bool) -> int:
     """Say what CRON means, in words and as its next runs, by the clock of this machine. Needs no database."""
-    found = schedule_preview.preview(cron, timezone, count, datetime.now(UTC))
+    found = schedule_preview.preview(cron, timezone, count, after(datetime.now(UTC)))
     if as_json:
         runs = [iso(run) for run in found.runs]
         print_json(
