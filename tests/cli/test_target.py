@@ -144,3 +144,40 @@ def test_target_that_fails_on_asyncio_gets_no_advice_about_loops() -> None:
     with pytest.raises(UserCodeError) as raised:
         anyio.run(run, backend="asyncio")
     assert "--loop" not in traceback_for_user(raised.value)
+
+
+class Pool:
+    """A resource."""
+
+
+@pytest.mark.parametrize(
+    ("made", "is_refused"),
+    [
+        (Workers[Pool], True),
+        (Workers[str], True),
+        (Workers[Any], False),
+        (Workers[None], False),
+        (Workers[Pool | None], False),
+        (Workers[object], False),
+        (Workers, False),
+    ],
+    ids=str,
+)
+async def test_workers_that_need_resources_are_not_run_without(
+    made: Callable[[], Workers[Any]], is_refused: bool
+) -> None:
+    """Each job would fail with an AttributeError of None, and use up its attempts."""
+    workers = made()
+
+    async def handle(_job: RunningJob[Any, Any]) -> None: ...
+
+    workers.register("send")(handle)
+    async with AsyncExitStack() as stack:
+        equipped = await workers_of_all([WorkerTarget("shop:both", lambda: (workers, Pool()))], stack)
+        assert equipped.names == ("send",)
+        if not is_refused:
+            assert (await workers_of_all([WorkerTarget("shop:workers", workers)], stack)).names == ("send",)
+            return
+        for value in (workers, lambda: workers):
+            with pytest.raises(MonqueError, match=r"shop:workers is a Workers\[\w+\], and provides no"):
+                await workers_of_all([WorkerTarget("shop:workers", value)], stack)

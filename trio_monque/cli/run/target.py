@@ -153,10 +153,22 @@ async def _workers_of(target: WorkerTarget, stack: AsyncExitStack) -> Workers[An
             raise UserCodeError from error
     match given:
         case Workers():
+            if (needed := _resources_of(given)) is not None:
+                raise MonqueError(
+                    f"{target.name} is a Workers[{needed.__name__}], and provides no {needed.__name__}: name a "
+                    "function or an async context manager that provides (workers, resources)"
+                )
             return given
         case (Workers() as workers, resources):
             return workers.with_resources(resources)
     raise MonqueError(f"{target.name} provides a value of type {type(given).__name__}: it must be {_EXPECTED}")
+
+
+def _resources_of(workers: Workers[Any]) -> type | None:
+    """The class of the resources that `Workers[Pool]()` names; None if there are none, or they may be missing."""
+    arguments = getattr(getattr(workers, "__orig_class__", None), "__args__", (None,))
+    (named,) = arguments
+    return named if isinstance(named, type) and named not in (Any, object, type(None)) else None
 
 
 def _explain_loop(error: Exception) -> None:
