@@ -5,10 +5,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import anyio
-from bson import ObjectId
+import pytest
 from pymongo import MongoClient
 
 from tests.asyncio_hosts.conftest import Run
@@ -52,7 +53,7 @@ def test_drain_leaves_a_parent_whose_child_is_due_later_and_runs_both_when_time_
 ) -> None:
     async def main() -> None:
         workers = workers_of_orders([ConnectionError("closed"), ConnectionError("closed"), None])
-        async with SchedulerOpener(db)(workers) as scheduler:
+        async with SchedulerOpener(db)(workers, shutdown_timeout=0) as scheduler:
             await monque.enqueue("order")
             with anyio.fail_after(50):
                 drained = await drain(scheduler)
@@ -76,7 +77,7 @@ def reads_ended_child(db: Database) -> Callable[[str, Any], bool]:
 
 
 def looks_for_live_children(name: str, command: Any) -> bool:
-    return name == "find" and isinstance(command["filter"].get("scope"), ObjectId) and command.get("limit") == 1
+    return name == "aggregate" and "$nin" in command["pipeline"][0].get("$match", {}).get("status", ())
 
 
 def test_drain_waits_for_a_parent_whose_last_child_has_ended(mongod: EmbeddedServer, db: Database, run: Run) -> None:
@@ -118,10 +119,65 @@ def test_drain_ends_only_after_a_parent_whose_child_has_failed(db: Database, run
         raise Discard("the card has expired")
 
     async def main() -> None:
-        async with SchedulerOpener(db)(workers) as scheduler:
+        async with SchedulerOpener(db)(workers, shutdown_timeout=0) as scheduler:
             await scheduler.enqueue("order")
             with anyio.fail_after(50):
                 await drain(scheduler)
             assert statuses(db) == {"order": "failed", "reserve": "cancelled", "charge": "failed"}
+
+    run(main)
+
+
+def test_drain_waits_for_work_beside_a_wait(db: Database, run: Run) -> None:
+    """A task of the parent waits for a child that is due later, and the one that opened the block works."""
+    steps: list[str] = []
+    workers = Workers()
+
+    @workers.register("order")
+    async def order(job: RunningJob[Any]) -> None:
+        async with open_job_nursery(job) as nursery, anyio.create_task_group() as tasks:
+            tasks.start_soon(partial(nursery.run, "charge", delay=3600))
+            await anyio.sleep(1.5)
+            steps.append("worked")
+
+    @workers.register("charge")
+    async def charge(_: RunningJob[Any]) -> None: ...
+
+    async def main() -> None:
+        async with SchedulerOpener(db)(workers, shutdown_timeout=0) as scheduler:
+            await scheduler.enqueue("order")
+            # Only a wait of the task that opened the block is known to be all that the parent does.
+            with anyio.fail_after(50), pytest.raises(AssertionError, match="not drained within 3 s: order"):
+                await drain(scheduler, within=3)
+            assert steps == ["worked"]
+
+    run(main)
+
+
+def test_drain_waits_for_what_a_parent_does_next_beside_a_child_that_is_due_later(
+    mongod: EmbeddedServer, db: Database, run: Run
+) -> None:
+    """The end of one child is on its way while another one is live."""
+    holding, looking, looked = Interceptor(), Interceptor(), threading.Event()
+    holding.before(reads_ended_child(db), lambda: looked.wait(30))
+    looking.before(looks_for_live_children, threading.Timer(0.5, looked.set).start)
+    workers = workers_of_orders([None, None])
+
+    @workers.register("shipment")
+    async def shipment(job: RunningJob[Any]) -> None:
+        async with open_job_nursery(job) as nursery:
+            await nursery.start("reserve", delay=3600)
+            await nursery.run("charge")
+            await nursery.run("charge", "again")
+
+    async def main() -> None:
+        with MongoClient[Any](mongod.uri, event_listeners=[holding, looking]) as client:
+            async with SchedulerOpener(client[db.name])(workers, shutdown_timeout=0) as scheduler:
+                await scheduler.enqueue("shipment")
+                try:
+                    with anyio.fail_after(50):
+                        assert (await drain(scheduler)).completed == 2
+                finally:
+                    looked.set()
 
     run(main)

@@ -508,18 +508,6 @@ def put_jobs(db: Database, number: int, **fields: Any) -> list[ObjectId]:
     return db["monque_jobs"].insert_many([{**job, "updatedAt": now(), **fields} for _ in range(number)]).inserted_ids
 
 
-def test_failed_children_are_left_to_their_parents(doctor: Doctor, db: Database) -> None:
-    enter(db, "worker-1", "send")
-    child = {"scope": ObjectId(), "parent": ObjectId(), "block": "0", "childKey": "0", "scopeRun": 1}
-    put_jobs(db, 1, status="failed", failReason="ValueError: it is a child", **child)
-    put_jobs(db, 1, status="failed", failReason="JobFailedError: its child failed")
-    put_jobs(db, 1, status="failed", failReason="died 4 times while running", **child)
-    put_jobs(db, 1, failReason="OSError: will be retried", failCount=6, nextRunAt=now(), **child)
-    found = {one["kind"]: one["fields"] for one in doctor.looks().findings}
-    assert found.keys() == {"failed-jobs", "poison-job", "failing-job", "rescued-jobs"}
-    assert (found["failed-jobs"]["reason"], found["failed-jobs"]["count"]) == ("JobFailedError: its child failed", 1)
-
-
 def test_failures_with_one_cause_are_one_finding_with_a_count(doctor: Doctor, db: Database) -> None:
     enter(db, "worker-1", "send", "it's odd")
     for one in range(40):

@@ -15,6 +15,7 @@ import trio
 
 from trio_monque import RunningJob, Workers
 from trio_monque.cli.run.target import SelectedNames, WorkerTarget, load_target, workers_of_all
+from trio_monque.cli.run.worker_process import FirstError
 from trio_monque.cli.tracebacks import UserCodeError, traceback_for_user
 from trio_monque.errors import MonqueError
 
@@ -102,7 +103,16 @@ async def asks_for_the_loop() -> None:
 
 
 async def has_another_error() -> None:
-    raise ValueError("the password is missing")
+    raise ValueError("the queue asyncio_mail is missing")
+
+
+class HostileError(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+async def has_a_hostile_error() -> None:
+    raise HostileError
 
 
 @pytest.mark.parametrize(
@@ -113,6 +123,7 @@ async def has_another_error() -> None:
         (asks_for_the_loop, True),
         (lambda: asyncio.sleep(1), True),
         (has_another_error, False),
+        (has_a_hostile_error, False),
     ],
 )
 def test_target_that_needs_asyncio_names_the_option_if_it_was_called_on_trio(
@@ -181,3 +192,29 @@ async def test_workers_that_need_resources_are_not_run_without(
         for value in (workers, lambda: workers):
             with pytest.raises(MonqueError, match=r"shop:workers is a Workers\[\w+\], and provides no"):
                 await workers_of_all([WorkerTarget("shop:workers", value)], stack)
+
+
+async def test_error_of_ours_that_ended_the_block_is_named_and_not_what_follows_from_it() -> None:
+    ours = MonqueError("it ended the block")
+    with pytest.raises(MonqueError) as raised:
+        first = FirstError()
+        async with first.raised_at_last(), AsyncExitStack() as stack, first.noted():
+            stack.push_async_callback(fails_as_it_closes)
+            raise ours
+    assert raised.value is ours
+
+
+async def test_error_of_a_target_as_it_is_left_is_raised_with_its_cause() -> None:
+    """The block has ended well: what the target met and could not mend is all that is known."""
+    with pytest.raises(ValueError, match="17 invoices") as raised:
+        first = FirstError()
+        async with first.raised_at_last(), AsyncExitStack() as stack, first.noted():
+            stack.push_async_callback(fails_as_it_closes)
+    assert isinstance(raised.value.__cause__, MonqueError)
+
+
+async def fails_as_it_closes() -> None:
+    try:
+        raise MonqueError("could not reach the outbox")
+    except MonqueError as error:
+        raise ValueError("17 invoices were not sent") from error

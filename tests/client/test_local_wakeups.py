@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence, Set
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any
@@ -61,8 +61,8 @@ class Heard:
     def is_idle(self) -> bool:
         return True
 
-    def waiting(self) -> Sequence[Job]:
-        return ()
+    def waits_for(self) -> Set[Hashable]:
+        return frozenset()
 
     async def wait_changed(self) -> None:
         await trio.sleep_forever()

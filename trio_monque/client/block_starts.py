@@ -97,7 +97,7 @@ class BlockStarts:
         return new
 
     async def _wait(self, event: anyio.Event) -> None:
-        async with self._block.owner.waiting():
+        async with self._block.owner.waiting(self._block.ends.live.copy):
             await event.wait()
 
     async def _send(self, children: Sequence[Child[Any]], new: Mapping[ObjectId, NewChild]) -> None:

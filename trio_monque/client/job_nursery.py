@@ -175,7 +175,7 @@ class JobNursery:
         number, block = 0, self._block
         while number < len(block.children):
             if number == len(block.ended):
-                async with block.owner.waiting():
+                async with block.owner.waiting(block.ends.live.copy):
                     # A start that fails reduces the number of children.
                     while number == len(block.ended) < len(block.children):
                         await block.some_end()

@@ -42,7 +42,7 @@ MOST_RECORDED: Final = 100
 async def wait_for_all(block: ChildrenOfBlock) -> None:
     """Wait until all children have ended; cancel those of earlier runs that this one has not started."""
     if len(block.ended) < len(block.children):
-        async with block.owner.waiting():
+        async with block.owner.waiting(block.ends.live.copy):
             while len(block.ended) < len(block.children):
                 await block.some_end()
     block.is_open = False
@@ -132,7 +132,7 @@ async def _end_all(block: ChildrenOfBlock) -> bool:
             return True
         # Also children that this run has not started.
         block.ends.add(child.id for child in alive)
-        async with block.owner.waiting():
+        async with block.owner.waiting(block.ends.live.copy):
             await block.some_end(within=AGAIN_AFTER)
     return False
 

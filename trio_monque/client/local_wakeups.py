@@ -9,7 +9,7 @@ scheduler look before it moves.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence, Set
 from contextlib import contextmanager
 from typing import Final, Protocol
 
@@ -63,8 +63,8 @@ class LocalScheduler(Protocol):
         """Whether nothing runs and nothing waits to be settled or released."""
         ...
 
-    def waiting(self) -> Sequence[Job]:
-        """Return the parents that wait for children, if it does nothing else; otherwise nothing."""
+    def waits_for(self) -> Set[Hashable]:
+        """Return the ids of the children that its parents wait for, if it does nothing else; otherwise nothing."""
         ...
 
     async def wait_changed(self) -> None:

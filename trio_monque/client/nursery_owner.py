@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -48,8 +48,11 @@ class NurseryOwner(Protocol):
         """What the block runs beside its body, until it cancels it; None for nothing."""
         ...
 
-    def waiting(self) -> AbstractAsyncContextManager[None]:
-        """Return a context in which the run waits for its children, and does not occupy a slot."""
+    def waiting(self, live: Callable[[], Collection[ObjectId]]) -> AbstractAsyncContextManager[None]:
+        """Return a context in which the run waits for its children, and does not occupy a slot.
+
+        `live` returns the children whose ends the block does not know yet. It may be called in any thread.
+        """
         ...
 
     def closing(self, *, is_cancelled: bool) -> AbstractContextManager[object]:

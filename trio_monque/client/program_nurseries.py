@@ -13,7 +13,7 @@ import math
 import os
 import secrets
 import socket
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 from datetime import datetime, timedelta
 from typing import Final
@@ -155,7 +155,7 @@ class ProgramNurseries:
         return leases.renew(self._context.jobs, [self.job], self._beaten)
 
     @asynccontextmanager
-    async def waiting(self) -> AsyncIterator[None]:
+    async def waiting(self, live: Callable[[], Collection[ObjectId]]) -> AsyncIterator[None]:
         yield  # A program has no slot.
 
     def closing(self, *, is_cancelled: bool) -> AbstractContextManager[object]:

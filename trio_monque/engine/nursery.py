@@ -17,7 +17,7 @@ The engine knows neither jobs nor MongoDB: it calls its `Sources` (see `source`)
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Sequence, Set
 from functools import partial
 from typing import Final, Generic, TypeVar
 
@@ -272,10 +272,14 @@ class Engine(Generic[ClaimT, SettlementT, BatchT, SeenT, RescuedT]):
         # An orphaned claim may still be ours in the database: others must go on watching it.
         return not (self._runner.held or self.sources.orphans.has_orphaned_claims())
 
-    def waiting(self) -> Sequence[ClaimT]:
-        """The held claims, if every run waits for other items and nothing else is left; otherwise nothing."""
-        is_all = self._runner.are_all_parked and not self.sources.orphans.has_orphaned_claims()
-        return self.unfinished if is_all else ()
+    def waits_for(self) -> Set[Hashable]:
+        """What its runs wait for, if every run does nothing but wait for other items; otherwise nothing."""
+        runs = tuple(self._runner.held)
+        if self.number_outliving or self.sources.orphans.has_orphaned_claims():
+            return frozenset()
+        if any(run.has_ended or not run.waits_for for run in runs):
+            return frozenset()
+        return frozenset(item for run in runs for ask in run.waits_for for item in ask())
 
     def post(self, function: Callable[[], object]) -> None:
         """Calls this on the loop of the engine, from any thread; see `Loop.post`."""

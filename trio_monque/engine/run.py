@@ -18,7 +18,7 @@ several such waits at once: a handler in a thread, and the function of its trans
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Hashable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
@@ -98,6 +98,7 @@ class Run(Generic[ClaimT]):
         is_settled_early: Its claim was settled while its handler goes on: nothing is left to write.
         is_settling_early: That settlement is on its way, and its outcome unknown.
         parked: How many of its tasks wait for other items, so that it has no slot; see `Runner.park`.
+        waits_for: Set while it does nothing but wait: each returns items, in any thread. The source sets it.
         has_begun: Its handler, or a middleware around it, was called. The thread that calls it writes this.
         has_broken_engine: The engine crashed by what this run gave it, and must not write its end.
     """
@@ -137,6 +138,7 @@ class Run(Generic[ClaimT]):
         "scope",
         "task",
         "thread",
+        "waits_for",
     )
 
     def __init__(
@@ -161,6 +163,7 @@ class Run(Generic[ClaimT]):
         self.is_settled_early = False
         self.is_settling_early = False
         self.parked = 0
+        self.waits_for: tuple[Callable[[], Collection[Hashable]], ...] = ()
         self.has_begun = False
         self.has_broken_engine = False
         # The clocks of the limits are all trio's: no wall clock decides about a run.

@@ -106,16 +106,6 @@ class Runner(Generic[ClaimT, SettlementT]):
             self._changed = trio.Event()
         await self._changed.wait()
 
-    @property
-    def are_all_parked(self) -> bool:
-        """Whether claims are held, and every run waits for other items."""
-        return 0 < self.parked == len(self.held)
-
-    async def wait_all_parked(self) -> None:
-        """Returns when that is so."""
-        while not self.are_all_parked:
-            await self.wait_changed()
-
     def hold(self, claim: ClaimT, sent: float, now: float | None = None) -> Run[ClaimT]:
         """Holds a granted claim: from now on it is renewed and has a slot. `sent` is when the claim was asked for.
 

@@ -1,7 +1,6 @@
 """The end of an engine: its timeline, and the tasks that keep to it.
 
-    drain           The claimer ends; claims in flight are given back. Runs go on. When all that are left wait for
-      |             other items (see `Runner.park`), they are released.
+    drain           The claimer ends; claims in flight are given back. Runs go on.
       |  shutdown_timeout, or until a cut is asked for
     cut             The engine cancels each run, which may clean up.
       |  cleanup_timeout
@@ -45,9 +44,6 @@ BatchT = TypeVar("BatchT")
 HARD_END_AFTER: Final = 1.5
 """Seconds from the end of the clean-ups to the hard end."""
 
-PARKED_LONG_ENOUGH: Final = 1.0
-"""Seconds for which all runs of a drain must have waited for other items: the end of one may just be on its way."""
-
 
 class Shutdown(Generic[ClaimT]):
     """Waits for the drain, and then keeps to the timeline.
@@ -80,10 +76,7 @@ class Shutdown(Generic[ClaimT]):
         await self._stop.draining.wait()
         self._report(lambda: self._observer.draining(self._stop.cause))
         with trio.move_on_after(self._limits.shutdown_timeout):
-            async with trio.open_nursery() as drain:
-                drain.start_soon(self._release_parked)
-                await self._stop.cutting.wait()
-                drain.cancel_scope.cancel(reason="the cut follows")
+            await self._stop.cutting.wait()
         self._stop.cut()  # The cause stays that of the drain.
         clean_ups_over = trio.current_time() + self._limits.cleanup_timeout
         self._vitals.hard_end = self._box.deadline = clean_ups_over + HARD_END_AFTER
@@ -97,15 +90,6 @@ class Shutdown(Generic[ClaimT]):
             # These waits are shielded from the box, so without this nothing would end them.
             self._runner.abandon_threads()
             self._reaper.end_grace()
-
-    @trio.lowlevel.enable_ki_protection
-    async def _release_parked(self) -> None:
-        # Nothing new starts here: what they wait for may never come. Elsewhere, their next runs go on with the wait.
-        while True:
-            await self._runner.wait_all_parked()
-            await trio.sleep(PARKED_LONG_ENOUGH)
-            if self._runner.are_all_parked:
-                self._runner.cancel_all(CancelReason.SHUTDOWN)
 
     def _report(self, report: Callable[[], None]) -> None:
         # Without this, the observer's error would leave this task, and cancel the settler, the heartbeat and all runs

@@ -38,7 +38,7 @@ class EngineWakeups:
         self._paused = paused
         self._recent_ids = recent_ids
         self.is_idle = engine.is_idle
-        self.waiting = engine.waiting
+        self.waits_for = engine.waits_for
         self.wait_changed = engine.wait_changed
         self.look = engine.waker.look
         self.look_for_requests = engine.look_for_requests

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager
 from functools import partial
 from typing import Any, Final, Protocol
@@ -76,12 +76,13 @@ class HandlerNurseries:
         # Each write replaces the whole scope. A step may take long, and must not delay the writes of a block.
         self._one_write = anyio.Lock()
         self._one_step = anyio.Lock()
-        self._open = 0
+        self._openers: list[int] = []  # The tasks that opened the blocks that are open.
+        self._resting: dict[int, Callable[[], Collection[ObjectId]]] = {}  # Those of them that wait, and for what.
 
     @property
     def is_open(self) -> bool:
         """Whether a block is open."""
-        return bool(self._open)
+        return bool(self._openers)
 
     # --- For a nursery ---
 
@@ -97,7 +98,8 @@ class HandlerNurseries:
     async def opening(self, key: str | None) -> AsyncIterator[NurseryBlock]:
         block = self._named(key)
         task = anyio.get_current_task().id
-        self._open += 1
+        self._openers.append(task)
+        self._note_waits()
         if key is None:
             self._tasks_without_key.append(task)
         try:
@@ -111,7 +113,8 @@ class HandlerNurseries:
             failed = {} if scope is None or scope.failed is None else scope.failed
             yield NurseryBlock(asking, block, self._is_resumed, failed_by=failed.get(block, ()))
         finally:
-            self._open -= 1
+            self._openers.remove(task)
+            self._note_waits()
             if key is None:
                 self._tasks_without_key.remove(task)
 
@@ -152,16 +155,27 @@ class HandlerNurseries:
             await self._loop.engine.call_for(self._run, report, self._run, block, list(children))
 
     @asynccontextmanager
-    async def waiting(self) -> AsyncIterator[None]:
+    async def waiting(self, live: Callable[[], Collection[ObjectId]]) -> AsyncIterator[None]:
+        task = anyio.get_current_task().id
         run, reporting, engine = self._run, self._reporting, self._loop.engine
         if run.claim.rescues:
             # Not when the block is opened: a job whose handler kills its process in the body must still be given up.
             await engine.call_for(run, reporting.reset_deaths, run)
+        if task in self._openers:
+            self._resting[task] = live
+            self._note_waits()
         engine.post(partial(reporting.park, run))
         try:
             yield
         finally:
+            self._resting.pop(task, None)
+            self._note_waits()
             engine.post(partial(reporting.unpark, run))
+
+    def _note_waits(self) -> None:
+        # Where another task waits, the one that opened the block may work.
+        is_all = self._resting.keys() == set(self._openers)
+        self._run.waits_for = tuple(self._resting.values()) if is_all else ()
 
     def closing(self, *, is_cancelled: bool) -> AbstractContextManager[object]:
         return self._loop.cleaning_up(self._run, math.inf)

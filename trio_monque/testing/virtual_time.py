@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from datetime import datetime, timedelta
 from functools import partial
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import trio
@@ -15,11 +16,9 @@ from ..checks import check_seconds
 from ..client.local_wakeups import LocalScheduler, local_schedulers, wake_all_schedulers
 from ..clock import begin_virtual_time, skipped_time, virtual_time, wall_clock
 from ..error_types import InvalidOptionError, MonqueError
-from ..jobs.job import Job
-from ..jobs.nursery_scopes import scope_of
 from ..scheduler.events_and_report import SchedulerReport
 from ..scheduler.scheduler import Scheduler
-from ..store.jobs import nursery_children
+from ..store.jobs.ended_jobs import are_live
 from ..threads_and_frozen_time import clock_freeze
 from .stalled_time import raising_on_stall
 
@@ -27,7 +26,7 @@ LONGEST_DRAIN = 86400.0
 """Seconds after which `drain` gives up by default."""
 
 SECONDS_FOR_NEWS = 0.1
-"""In real time: until parents that wait for children have most probably noticed the last end."""
+"""Until a parent that waits for children has acted on the end of one, once its client knows of it."""
 
 
 def start_virtual_time(moment: datetime) -> None:
@@ -116,7 +115,8 @@ async def drain(
     Returns what this scheduler has done since it was opened, or since the last `drain`.
 
     Jobs that are due later, a retry for example, stay pending. A parent that waits for such children goes on waiting,
-    and does not count as running. Time passes only while running handlers sleep.
+    and does not count as running, if the tasks that opened its blocks wait. Time passes only while running handlers
+    sleep.
 
     Args:
         scheduler: It decides which jobs count as due: those that it has workers for. Running jobs count in
@@ -212,37 +212,34 @@ def _fleet(scheduler: Scheduler) -> Sequence[LocalScheduler]:
 
 
 def _are_idle(scheduler: Scheduler) -> bool:
-    return all(one.is_idle() or one.waiting() for one in _fleet(scheduler))
+    return all(one.is_idle() or one.waits_for() for one in _fleet(scheduler))
 
 
 async def _has_waited_for_a_busy_one(scheduler: Scheduler) -> bool:
-    """Whether one was busy; returns when something has changed there."""
+    """Whether one was busy; returns when something may have changed there."""
     for one in _fleet(scheduler):
         if one.is_idle():
             continue
-        parents = one.waiting()
-        if parents and await _wait_for_children(scheduler, parents):
-            continue
-        # In between, the parents may have ended: nothing would change any more.
-        if not one.is_idle() and one.waiting() == parents:
+        if children := one.waits_for():
+            if await _are_live(scheduler, children) and one.waits_for() == children:
+                continue
+            # The news of an end is on its way, and nothing here reports that it has come.
+            await trio.sleep(SECONDS_FOR_NEWS)
+        else:
             await one.wait_changed()
         return True
     return False
 
 
-async def _wait_for_children(scheduler: Scheduler, parents: Sequence[Job]) -> bool:
-    """Whether these parents wait for children that have not ended, and not only for the news of an end."""
-    if virtual_time() is not None:
-        return True  # All that can happen without time passing has happened.
+async def _are_live(scheduler: Scheduler, children: Set[Any]) -> bool:
+    """Whether all these children are pending or run, and what their parents know of the others has had its effects."""
+    look = partial(are_live, scheduler._context.jobs, children)
+    if virtual_time() is not None:  # All effects have happened that take no time.
+        return await scheduler._db_threads.call(look)
+    if not await scheduler._db_threads.call(look):
+        return False
     await trio.sleep(SECONDS_FOR_NEWS)
-    jobs = scheduler._context.jobs
-    for parent in parents:
-        scope = scope_of(parent)
-        if scope is not None and scope.id is not None:
-            look = partial(nursery_children.live, jobs, scope.id, most=1)
-            if not await scheduler._db_threads.call(look):
-                return False
-    return True
+    return await scheduler._db_threads.call(look)
 
 
 async def _settle_down() -> None:

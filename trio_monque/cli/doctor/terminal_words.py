@@ -426,7 +426,7 @@ _say(
     "failed-jobs",
     "Jobs named {name!r} that failed for good in the last day: {count}, one of them (job {job}) with: {reason}",
     "Inspect one: `trio-monque show {job}`. Fix what the error names, and retry them: `trio-monque retry "
-    "--name {quoted} --status failed`.",
+    "--name {quoted} --status failed`. If `show` names a parent, retry that instead.",
 )
 _say(
     "rescued-jobs",

@@ -17,8 +17,12 @@ import trio
 
 from ...checks import signature_of
 from ...error_types import MonqueError
+from ...safe_text import message_of
 from ...scheduler.workers import Workers, loop_of_all
 from ..tracebacks import UserCodeError
+
+LONGEST_TEXT: Final = 1000
+"""Characters of an error in which its kind is looked for."""
 
 _EXPECTED: Final = "a Workers, or a function or async context manager that provides Workers or (Workers, resources)"
 
@@ -177,7 +181,10 @@ def _explain_loop(error: Exception) -> None:
         return
     modules = [str(frame.f_globals.get("__name__")) for frame, _ in traceback.walk_tb(error.__traceback__)]
     is_of_asyncio = any(one.split(".")[0] == "asyncio" for one in modules)
-    if trio.lowlevel.in_trio_task() and (is_of_asyncio or "event loop" in str(error) or "asyncio" in str(error)):
+    text = message_of(error, LONGEST_TEXT)
+    is_of_trio = type(error) is TypeError and "asyncio" in text  # The task awaited something of asyncio's.
+    has_no_loop = type(error) is RuntimeError and "event loop" in text
+    if trio.lowlevel.in_trio_task() and (is_of_asyncio or is_of_trio or has_no_loop):
         error.add_note("The target was called on trio. If it needs asyncio, pass --loop asyncio.")
 
 

@@ -22,7 +22,6 @@ from ...scheduler.signals import run_made_until_signalled
 from ...store.driver.types import Database
 from ..connection_options import Connection
 from ..exit_statuses import CHECK_FAILED, SUCCEEDED
-from ..tracebacks import UserCodeError
 from .memory_tuning import tune_allocator, tune_garbage_collector
 from .target import SelectedNames, WorkerTarget, declared_loop, load_target, workers_of_all
 from .worker_state import WorkerState
@@ -76,7 +75,8 @@ async def _run(
     work: Work, targets: list[WorkerTarget], db: Database, state: WorkerState, thresholds: tuple[int, int, int]
 ) -> SchedulerReport:
     report: SchedulerReport | None = None
-    async with _naming_first_error(), AsyncExitStack() as stack:
+    first = FirstError()
+    async with first.raised_at_last(), AsyncExitStack() as stack, first.noted():
         workers = work.selection.of(await workers_of_all(targets, stack), ", ".join(work.targets))
         # Not if the program has set the collector itself.
         if work.tunes_memory and gc.isenabled() and gc.get_threshold() == thresholds:
@@ -95,21 +95,31 @@ async def _run(
     return report
 
 
-@asynccontextmanager
-async def _naming_first_error() -> AsyncIterator[None]:
-    """Raise the error of ours that ended the block, if a target raises another one as it is left.
+class FirstError:
+    """Raises an error of ours that ended the block although a target raises another one as it is left.
 
-    That one often follows from it: a client that belongs to asyncio cannot be closed on trio.
+    That one mostly follows from it: a client that belongs to asyncio cannot be closed on trio.
     """
-    try:
-        yield
-    except Exception as error:
-        first = error.__context__
-        while first is not None and not isinstance(first, MonqueError):
-            first = first.__context__
-        if first is None or isinstance(error, MonqueError | UserCodeError):
+
+    def __init__(self) -> None:
+        self._error: MonqueError | None = None
+
+    @asynccontextmanager
+    async def noted(self) -> AsyncIterator[None]:
+        try:
+            yield
+        except MonqueError as error:
+            self._error = error
             raise
-        raise first from None
+
+    @asynccontextmanager
+    async def raised_at_last(self) -> AsyncIterator[None]:
+        try:
+            yield
+        except Exception as error:
+            if self._error is None or error is self._error:
+                raise
+            raise self._error from None
 
 
 @contextmanager

@@ -98,6 +98,16 @@ def _note(jobs: JobCollection, document: RawDocument, look: EndedLook) -> None:
         look.recurring.add(job_id)
 
 
+@command("look whether jobs are live", writes=False)
+def are_live(jobs: JobCollection, ids: Iterable[ObjectId]) -> bool:
+    """Return whether all these jobs are pending or run, as a majority holds them."""
+    reader = by_majority(jobs.raw)
+    for chunk in in_chunks(ids, MOST_IN_A_QUERY):
+        if reader.count_documents({**of_ids(chunk), _STATUS: {"$nin": ENDED}}, hint=BY_ID) < len(chunk):
+            return False
+    return True
+
+
 @command("make sure that jobs are gone", writes=False)
 def gone_among(jobs: JobCollection, ids: Collection[ObjectId]) -> set[ObjectId]:
     """Return which of these jobs do not exist, for certain.

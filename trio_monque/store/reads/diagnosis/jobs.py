@@ -49,7 +49,6 @@ class TroubledJob:
         deaths: How many claims on it died in a row; for a job that was given up, as its reason has it.
         failures: How many attempts failed in a row.
         reason: Why the last one failed; None if unknown.
-        is_child: A job nursery of another job started it.
     """
 
     id: Any
@@ -58,7 +57,6 @@ class TroubledJob:
     deaths: int
     failures: int
     reason: str | None
-    is_child: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,7 +117,6 @@ def _troubled(found: Mapping[str, Any]) -> TroubledJob:
         deaths=int(given_up[0]) if given_up else _count(found["rescues"]),
         failures=_count(found["failures"]),
         reason=None if reason is None else reason[:_REASON_SHOWN],
-        is_child=found["parent"] is not None,
     )
 
 
@@ -251,13 +248,12 @@ def _read(
                 "failures": f"${FIELD['fail_count']}",
                 "line": f"${FIELD['schedule.cron']}",
                 "timezone": f"${FIELD['schedule.timezone']}",
-                "parent": f"${FIELD['child.parent']}",
                 "reason": {"$cond": [is_text, {"$substrCP": [reason, 0, _REASON_READ]}, None]},
             }
         },
     ]
     collection = jobs.collection.with_options(codec_options=LENIENT)
-    absent = dict.fromkeys(("name", "status", "at", "rescues", "failures", "line", "timezone", "parent", "reason"))
+    absent = dict.fromkeys(("name", "status", "at", "rescues", "failures", "line", "timezone", "reason"))
     # The doctor asks only if the index is there; `trio-monque errors` asks without it, too, for a second at most.
     found = indexes.hinted(index, lambda hint: briefly(partial(collection.aggregate, steps, **indexes.hinting(hint))))
     return [{**absent, **one} for one in found]
