@@ -153,7 +153,11 @@ class Fleet:
         """Enqueue further workflows, and return when some of them have ended."""
         before = self.completed()
         self.enqueue()
-        self._wait(lambda: self.completed() >= before + AT_ONCE // 3, "workflows end", seconds=90)
+        for further in range(1, AT_ONCE // 3 + 1):  # For as long as there is progress, also on a busy machine.
+            self._wait_completed(before + further)
+
+    def _wait_completed(self, number: int) -> None:
+        self._wait(lambda: self.completed() >= number, "a workflow ends", seconds=90)
 
     def _wait(self, condition: Callable[[], bool], what: str, seconds: float) -> None:
         wait_until(lambda: self._found.faults or condition(), what, seconds=seconds, pause=0.05)
