@@ -274,12 +274,15 @@ class Engine(Generic[ClaimT, SettlementT, BatchT, SeenT, RescuedT]):
 
     def waits_for(self) -> Set[Hashable]:
         """What its runs wait for, if every run does nothing but wait for other items; otherwise nothing."""
-        runs = tuple(self._runner.held)
         if self.number_outliving or self.sources.orphans.has_orphaned_claims():
             return frozenset()
-        if any(run.has_ended or not run.waits_for for run in runs):
-            return frozenset()
-        return frozenset(item for run in runs for ask in run.waits_for for item in ask())
+        waits: set[Hashable] = set()
+        for run in tuple(self._runner.held):
+            # Nothing is left for which it waits: it is about to go on.
+            if run.has_ended or not (items := {item for ask in run.waits_for for item in ask()}):
+                return frozenset()
+            waits |= items
+        return waits
 
     def post(self, function: Callable[[], object]) -> None:
         """Calls this on the loop of the engine, from any thread; see `Loop.post`."""
