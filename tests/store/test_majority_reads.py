@@ -55,6 +55,7 @@ DECIDES: Final[Mapping[str, Sequence[str]]] = {
     "documents.claiming.read_back": [AFTER_A_WRITE, AFTER_A_WRITE],
     "documents.locked_collection.locks_by_majority": [AFTER_A_WRITE],
     "broken.doubled_fields._report_doubled": [MAJORITY],
+    "jobs.ended_jobs.are_live": [MAJORITY],  # Of a test, which asks again.
     "jobs.ended_jobs._time_of_primary": ["linearizable, in a session"],  # It proves what a write proves.
     "jobs.ended_jobs.gone_among": [AFTER_A_WRITE],  # After that proof.
     "jobs.ended_jobs.look_at": [AFTER_A_WRITE],  # After the opening of the stream.
