@@ -101,7 +101,7 @@ class JobRuns:
         limit, own = self._time_limit(claim, worker), claim.limits.timeout
         whose = "the job's timeout" if limit == own else "the timeout of its worker"
         if limit == self._longest_run:
-            whose = "as lock_timeout and cleanup_timeout allow no more"
+            whose = "lock_timeout allows no more"
         return f"{limit:g} s ({whose})"
 
     def execute(self, run: Run[Job]) -> Awaitable[object]:

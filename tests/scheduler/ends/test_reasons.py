@@ -251,6 +251,19 @@ async def test_job_that_is_asked_to_end_shows_the_request(stage: Stage, autojump
         assert (asked.status, flat(asked).cancel_requested_at is not None) == (JobStatus.PROCESSING, True)
 
 
+async def test_timeout_beyond_what_lock_timeout_allows_is_not_named_as_the_limit(
+    stage: Stage, autojump_clock: MockClock
+) -> None:
+    async with stage.running(lock_timeout=100, cleanup_timeout=20, base_retry_interval=1000) as (scheduler, job_id):
+        await scheduler.delete_job(job_id)
+        scheduler.register("job", stage.obeys, replace=True, timeout=5000)
+        await scheduler.enqueue("job")
+        await advance(90)
+        assert (
+            stage.stored()["failReason"] == "TimeoutError: the run took longer than 70 s (lock_timeout allows no more)"
+        )
+
+
 @pytest.mark.parametrize("end", ["raises", "checks"])
 async def test_thread_that_fails_after_its_lease_has_failed_and_is_not_tried_for_ever(
     stage: Stage, autojump_clock: MockClock, end: str
@@ -268,6 +281,6 @@ async def test_thread_that_fails_after_its_lease_has_failed_and_is_not_tried_for
         await drain(scheduler)
         stored = stage.stored()
         assert (stored["status"], stored["failCount"]) == ("failed", 1)
-        too_long = "took longer than 70 s (as lock_timeout and cleanup_timeout allow no more)"
+        too_long = "took longer than 70 s (lock_timeout allows no more)"
         assert ("too late" if end == "raises" else too_long) in stored["failReason"]
     assert stage.emitted() == [JobClaimLost, JobFailed]
