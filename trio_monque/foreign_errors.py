@@ -37,6 +37,9 @@ _TOUCHED_OF_GROUPS: Final = (*_TOUCHED, "exceptions", "message", "split", "subgr
 _mro: Final[Any] = type.__dict__["__mro__"].__get__
 _namespace: Final[Any] = type.__dict__["__dict__"].__get__
 _traceback: Final[Any] = BaseException.__dict__["__traceback__"].__get__
+_cause: Final[Any] = BaseException.__dict__["__cause__"].__get__
+_context: Final[Any] = BaseException.__dict__["__context__"].__get__
+_hides_context: Final[Any] = BaseException.__dict__["__suppress_context__"].__get__
 _members: Final[Any] = BaseExceptionGroup.__dict__["exceptions"].__get__
 _message: Final[Any] = BaseExceptionGroup.__dict__["message"].__get__
 
@@ -100,6 +103,11 @@ def traceback_within(error: BaseException) -> TracebackType | None:
     """The traceback of an error of any class."""
     trace: TracebackType | None = _traceback(error)
     return trace
+
+
+def is_caused_by_another(error: BaseException) -> bool:
+    """Whether its traceback shows another error first: its cause, or the one that was handled when it was raised."""
+    return _cause(error) is not None or (_context(error) is not None and not _hides_context(error))
 
 
 def safe_error(error: BaseException, *, for_generators: bool = False) -> BaseException:

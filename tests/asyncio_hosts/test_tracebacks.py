@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import traceback
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -10,8 +11,9 @@ import anyio
 import pytest
 
 from tests.asyncio_hosts.conftest import Run
-from trio_monque import Claim, RunningJob, Workers, open_scheduler, run_claims
-from trio_monque.store.driver.types import Collection, Database
+from tests.asyncio_hosts.scenes import QUICK, until
+from trio_monque import Claim, Discard, Retry, RunningJob, Workers, open_scheduler, run_claims
+from trio_monque.store.driver.types import Collection, Database, ObjectId
 
 HERE = "test_tracebacks.py"
 
@@ -136,3 +138,58 @@ def test_log_of_claims_is_cut_in_the_same_way(
     text = logged(caplog)
     assert "in handle" in text
     assert (HERE in first_frame(text)) is not is_full
+
+
+def decide(kind: type[Discard | Retry], behind: str) -> None:
+    """Raises a handler's decision, with or without an error that led to it."""
+    reason = "the account is closed"
+    what = Discard(reason) if kind is Discard else Retry(reason, after=600)
+    if behind == "none":
+        raise what
+    try:
+        fail()
+    except ValueError as error:
+        if behind == "cause":
+            raise what from error
+        if behind == "hidden":
+            raise what from None
+        raise what  # noqa: B904  # As many handlers do.
+
+
+@pytest.mark.parametrize("error", [Discard, Retry])
+def test_a_decision_of_a_handler_is_one_line_and_an_error_behind_it_is_shown(
+    error: type[Discard | Retry], db: Database, run: Run, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is a warning, and not an error: an alarm for errors in the log must not wake anyone."""
+    workers = Workers()
+
+    @workers.register("plain", max_attempts=2, concurrency=1)
+    def plain(job: RunningJob[str]) -> None:
+        decide(error, job.data)
+
+    @workers.register("async", max_attempts=2, concurrency=1)
+    async def from_task(job: RunningJob[str]) -> None:
+        async def child() -> None:
+            decide(error, job.data)
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(child)
+
+    kinds = ("none", "cause", "context", "hidden")
+
+    async def main() -> None:
+        async with open_scheduler(db, workers, **QUICK) as scheduler:
+            for name in ("plain", "async"):
+                for behind in kinds:
+                    job = await scheduler.enqueue(name, behind)
+                    await until(lambda job=job: lines_of(job.id))  # type: ignore[misc]
+
+    def lines_of(job_id: ObjectId) -> list[logging.LogRecord]:
+        return [one for one in caplog.records if getattr(one, "job_id", "") == str(job_id)]
+
+    run(main)
+    lines = [one for one in caplog.records if "the account is closed" in one.getMessage()]
+    assert {one.levelname for one in lines} == {"WARNING"}
+    assert [one.exc_info is not None for one in lines] == [kind in ("cause", "context") for kind in kinds] * 2
+    verb = "was discarded: the" if error is Discard else "failed (failure 1 of 2); retrying at "
+    assert all(verb in one.getMessage() for one in lines)

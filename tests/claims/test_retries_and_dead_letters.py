@@ -123,7 +123,7 @@ async def test_backoff_is_exponential_capped_varied_or_ones_own(things: Collecti
 
 
 async def test_retry_snooze_and_discard_mean_what_they_mean_for_jobs(
-    things: Collection, autojump_clock: MockClock
+    things: Collection, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     fill(things, 4)
     reported: list[Any] = []
@@ -150,6 +150,9 @@ async def test_retry_snooze_and_discard_mean_what_they_mean_for_jobs(
         "DocumentFailed",
         "DocumentFailed",
     ]
+    # What a handler decides is expected: no error in the log, and no traceback.
+    failed = [one for one in caplog.records if "failed, and" in one.message]
+    assert [(one.levelname, one.exc_info) for one in failed] == [("WARNING", None)] * 2
 
 
 async def test_retry_and_snooze_of_a_block_are_raised_there_too(things: Collection, autojump_clock: MockClock) -> None:

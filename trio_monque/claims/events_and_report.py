@@ -8,11 +8,12 @@ from typing import Any, Final
 
 from .. import events
 from ..client.event_delivery import EventDelivery
+from ..foreign_errors import is_a
 from ..host.log_lines_of_jobs_and_documents import HostEnd, Reporter
-from ..jobs.error_history import ErrorText, kept_reason
-from ..jobs.outcomes import CutShort, Discarded, Failed, Snoozed
+from ..jobs.error_history import ErrorText, kept_reason, logged_traceback
+from ..jobs.outcomes import CutShort, Discard, Discarded, Failed, Snoozed
 from ..locks_and_dead_letters import NEVER
-from ..log import exc_info_of, logger_of
+from ..log import logger_of
 from ..safe_text import shown
 from ..store.driver.types import ObjectId
 from .locked_document import HeldDocument
@@ -127,14 +128,13 @@ class ClaimsReporter(Reporter[HeldDocument, DocumentSettlement, RescuedDocument,
                 self._failed += 1
                 is_last = self._is_dead_letter(settlement)
                 reason = kept_reason(error, self._error_text)
-                log = logger.error if is_last else logger.warning
-                # With `redact_errors`, no traceback: it would show the text that the hook removes.
+                log = logger.error if is_last and not is_a(error, Discard) else logger.warning
                 log(
                     "document %s failed, and %s: %s",
                     held,
                     "is now a dead letter" if is_last else "will be claimed again after its backoff",
                     reason,
-                    exc_info=exc_info_of(error) if self._error_text.redact is None else None,
+                    exc_info=logged_traceback(error, self._error_text),
                     extra=self.extra_of(held),
                 )
                 self.event_delivery.emit(events.DocumentFailed(held.id, held.attempt, error, will_retry=not is_last))

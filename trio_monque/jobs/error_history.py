@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, cast
 
-from ..foreign_errors import is_a, leaves_of
-from ..log import logger_of
+from ..foreign_errors import is_a, is_caused_by_another, leaves_of
+from ..log import ExcInfo, exc_info_of, logger_of
 from ..safe_text import message_of, name_of, plain, traceback_of
 from .job import Job
 from .outcomes import Discard, Retry, Snooze
@@ -99,6 +99,17 @@ def failure_of(
 def kept_reason(error: BaseException, kept: ErrorText) -> str:
     """The reason of a failure as it is stored and logged: redacted, and at most 10,000 characters."""
     return plain(kept.redacted(reason_of(error)), LONGEST_REASON)
+
+
+def logged_traceback(error: BaseException, kept: ErrorText) -> ExcInfo | None:
+    """The `exc_info` of the line that reports a failed attempt.
+
+    None with `redact`, as a traceback has the unredacted text. None for a Retry or Discard with no error behind it:
+    the handler decided, the line has the reason, and a traceback would show no fault.
+    """
+    if kept.redact is not None or (is_a(error, (Retry, Discard)) and not is_caused_by_another(error)):
+        return None
+    return exc_info_of(error)
 
 
 def reason_of(error: BaseException) -> str:

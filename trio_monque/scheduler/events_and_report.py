@@ -10,7 +10,7 @@ import math
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import trio
 
@@ -20,13 +20,14 @@ from ..client.local_wakeups import WAITING, announce_ends
 from ..client.rescuer import Rescued, log_and_events_of
 from ..engine.exceptions import begin_at_handler
 from ..error_types import DocumentRefusedError, InstanceCollisionError, ScheduleEndedError
+from ..foreign_errors import is_a
 from ..host.log_lines_of_jobs_and_documents import MOST_NAMED, HostEnd, Reporter, named
-from ..jobs.error_history import kept_reason
+from ..jobs.error_history import kept_reason, logged_traceback
 from ..jobs.job import Job, JobStatus, log_extra
 from ..jobs.minutes import DONE, FAILED_ATTEMPTS
-from ..jobs.outcomes import CutShort, Discarded, Failed, Snoozed, Succeeded
-from ..jobs.retries_and_next_occurrences import RetryPolicy, will_retry
-from ..log import ExcInfo, exc_info_of, logger_of
+from ..jobs.outcomes import CutShort, Discard, Discarded, Failed, Snoozed, Succeeded
+from ..jobs.retries_and_next_occurrences import will_retry
+from ..log import exc_info_of, logger_of
 from ..safe_text import name_of
 from ..store.jobs.refused_claims import SetAside
 from ..store.jobs.settling import Fate
@@ -271,7 +272,11 @@ class JobReporter(Reporter[Job, JobSettlement, Rescued, SchedulerReport]):
         self.tally.ends[job.name, "failed"] += 1
         self._count(settlement, FAILED_ATTEMPTS)
         self._count_ended_schedule(job)
-        cause = _shown_cause(error, settlement.policy) if isinstance(settlement.outcome, Failed | Discarded) else None
+        cause = (
+            logged_traceback(error, settlement.policy.error_text)
+            if isinstance(settlement.outcome, Failed | Discarded)
+            else None
+        )
         logger.error("job %s failed for good: %s", job, error, extra=log_extra(job), exc_info=cause)
         self.event_delivery.emit(events.JobFailed(job, error, will_retry=False, duration=settlement.duration))
 
@@ -282,48 +287,42 @@ class JobReporter(Reporter[Job, JobSettlement, Rescued, SchedulerReport]):
     def _report_failed(self, job: Job, error: BaseException, settlement: JobSettlement) -> None:
         policy = settlement.policy
         reason = kept_reason(error, policy.error_text)
-        cause = _shown_cause(error, policy)
         # A retry leaves a recurring job with its failures; only the step to the next occurrence sets them to 0.
         exhausted = job.schedule is not None and will_retry(job) and job.fail_count == 0
-        if exhausted:
-            logger.error(
-                "job %s used up its retries; its schedule continues at %s: %s",
-                job,
-                job.next_run_at,
-                reason,
-                extra=log_extra(job),
-                exc_info=cause,
-            )
-            self.event_delivery.emit(events.ScheduleExhausted(job, error))
+        more: dict[str, Any] = {"extra": log_extra(job), "exc_info": logged_traceback(error, policy.error_text)}
+        # A `Discard` is a decision of the handler: an alarm for errors in the log must not wake anyone for it.
+        if is_a(error, Discard) and not will_retry(job):
+            logger.warning("job %s was discarded: %s", job, reason, **more)
+        elif is_a(error, Discard):
+            logger.warning("job %s was discarded; it runs again at %s: %s", job, job.next_run_at, reason, **more)
+        elif exhausted:
+            at = job.next_run_at
+            logger.error("job %s used up its retries; its schedule continues at %s: %s", job, at, reason, **more)
         elif will_retry(job) and job.fail_count == 0:
             logger.error(
                 "job %s failed for good with data that has been replaced; it runs with the new data at %s: %s",
                 job,
                 job.next_run_at,
                 reason,
-                extra=log_extra(job),
-                exc_info=cause,
+                **more,
             )
         elif will_retry(job):
+            most = policy.max_attempts if job.limits.max_attempts is None else job.limits.max_attempts
             logger.warning(
                 "job %s failed (failure %d of %d); retrying at %s: %s",
                 job,
                 job.fail_count,
-                policy.max_attempts if job.limits.max_attempts is None else job.limits.max_attempts,
+                most,
                 job.next_run_at,
                 reason,
-                extra=log_extra(job),
-                exc_info=cause,
+                **more,
             )
         else:
-            logger.error("job %s failed for good: %s", job, reason, extra=log_extra(job), exc_info=cause)
+            logger.error("job %s failed for good: %s", job, reason, **more)
+        if exhausted:
+            self.event_delivery.emit(events.ScheduleExhausted(job, error))
         self.event_delivery.emit(events.JobFailed(job, error, will_retry(job), settlement.duration))
 
 
 def _not_counted(settlement: JobSettlement, what: int) -> None:
     pass
-
-
-def _shown_cause(error: BaseException, policy: RetryPolicy) -> ExcInfo | None:
-    """The error whose traceback is logged. None with `redact_errors`, as the traceback contains the unredacted text."""
-    return exc_info_of(error) if policy.error_text.redact is None else None

@@ -14,7 +14,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from trio_monque import Discard, Retention, RunningJob, Workers, open_claims, open_scheduler, run_claims
+from trio_monque import Retention, RunningJob, Workers, open_claims, open_scheduler, run_claims
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.errors import InvalidOptionError
 from trio_monque.store.driver.types import Collection, Database
@@ -80,18 +80,12 @@ async def test_every_failed_try_is_a_warning_and_the_last_one_an_error(
     def plain(job: RunningJob[Any]) -> None:
         raise ValueError("of a thread")
 
-    @workers.register("given-up")
-    async def given_up(job: RunningJob[Any]) -> None:
-        raise Discard("no such customer")
-
     async with open_test_scheduler(workers) as scheduler:
         plain_job = await scheduler.enqueue(plain)
-        await scheduler.enqueue(given_up)
         await advance(60)
         await drain(scheduler)
     failed = [one for one in caplog.records if "failed" in one.message]
     assert sorted((one.levelname, str(one.exc_info[1])) for one in failed if one.exc_info) == [
-        ("ERROR", "no such customer"),
         ("ERROR", "of a thread"),
         ("WARNING", "of a thread"),
     ]
