@@ -388,7 +388,7 @@ async def test_commands_beside_a_scheduler_that_runs_a_job(command: Command, db:
         with trio.fail_after(10):
             await has_begun.wait()
         shown = await in_thread(lambda: command("show", str(job.id)))
-        assert "state\n  It runs since" in shown.out
+        assert "state\n  It has been running since" in shown.out
         assert " on w1 (process " in shown.out
         assert (await in_thread(lambda: command("stats", "--json"))).json["mail"]["processing"] == 1
         assert (await in_thread(lambda: command("jobs", "--status", "processing", "--json"))).json["jobs"][0][

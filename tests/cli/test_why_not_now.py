@@ -16,7 +16,7 @@ from trio_monque.diagnosis.reasons import Circumstances, no_instance_runs, reaso
 from trio_monque.jobs.claim_stamps_and_fences import ClaimStamp
 from trio_monque.jobs.instance import MOST_NAMES, Instance, LastBlock
 from trio_monque.jobs.job import Job, JobStatus
-from trio_monque.jobs.job_parts import ChildOf
+from trio_monque.jobs.job_parts import NO_CLAIM, ChildOf, NurseryScope
 from trio_monque.jobs.name_pause import NamePause
 
 NOW: Final = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -274,29 +274,32 @@ PROCESSING: Final = {
     "alive": (
         claimed(4),
         (RUNS,),
-        "It runs since 2026-01-01 11:59:00Z on w1 (process 4711 on web-1); the last sign of life came 4.0s ago.",
+        """
+        It has been running since 2026-01-01 11:59:00Z on w1 (process 4711 on web-1); the last sign of life came 4.0s
+        ago.
+        """,
     ),
     "with the time limit of its worker": (
         claimed(4),
         (an_instance(time_limits={"mail": 90.0, "report": 7.0}),),
         """
-        It runs since 2026-01-01 11:59:00Z on w1 (process 4711 on web-1), for 1m 30s at most; the last sign of life came
-        4.0s ago.
+        It has been running since 2026-01-01 11:59:00Z on w1 (process 4711 on web-1), for 1m 30s at most; the last
+        sign of life came 4.0s ago.
         """,
     ),
     "with a time limit of its own": (
         claimed(4, timeout=30.0),
         (an_instance(time_limits={"mail": 90.0}),),
         """
-        It runs since 2026-01-01 11:59:00Z on w1 (process 4711 on web-1), for 30s at most; the last sign of life came
-        4.0s ago.
+        It has been running since 2026-01-01 11:59:00Z on w1 (process 4711 on web-1), for 30s at most; the last
+        sign of life came 4.0s ago.
         """,
     ),
     "longer than its time limit, in a thread": (
         claimed(4, timeout=30.0),
         (an_instance(overdue_by_name={"mail": 1}),),
         """
-        It was claimed since 2026-01-01 11:59:00Z by w1 (process 4711 on web-1), and its time limit of 30s is over: the
+        It was claimed at 2026-01-01 11:59:00Z by w1 (process 4711 on web-1), and its time limit of 30s is over: the
         run was cancelled, but its thread goes on, and holds a slot until it returns; the last sign of life came 4.0s
         ago.
         """,
@@ -305,28 +308,44 @@ PROCESSING: Final = {
         claimed(4, timeout=90.0),
         (an_instance(overdue_by_name={"mail": 1}),),
         """
-        It runs since 2026-01-01 11:59:00Z on w1 (process 4711 on web-1), for 1m 30s at most; the last sign of life came
-        4.0s ago.
+        It has been running since 2026-01-01 11:59:00Z on w1 (process 4711 on web-1), for 1m 30s at most; the last
+        sign of life came 4.0s ago.
         """,
     ),
     "a suspect that runs": (
         claimed(4, rescues=2),
         (RUNS,),
         """
-        It runs since 2026-01-01 11:59:00Z on w1 (process 4711 on web-1); the last sign of life came 4.0s ago. The last
-        2 claims on it died, so it may kill its process: an instance runs one such job at a time.
+        It has been running since 2026-01-01 11:59:00Z on w1 (process 4711 on web-1); the last sign of life came 4.0s
+        ago. The last 2 claims on it died, so it may kill its process: an instance runs one such job at a time.
         """,
     ),
     "of Node": (
         claimed(4, is_ours=False),
         (),
-        "It runs since 2026-01-01 11:59:00Z on w1, through another library; the last sign of life came 4.0s ago.",
+        """
+        It has been running since 2026-01-01 11:59:00Z on w1, through another library; the last sign of life came 4.0s
+        ago.
+        """,
+    ),
+    "a parent": (
+        replace(claimed(4), nursery=NurseryScope(id=ObjectId())),
+        (),
+        """
+        It has been running or waiting for its children since 2026-01-01 11:59:00Z on w1; the last sign of life came
+        4.0s ago.
+        """,
+    ),
+    "of an unknown age": (
+        replace(claimed(4), claim=replace(claimed(4).claim or NO_CLAIM, since=None)),
+        (),
+        "It is running on w1, through another library; the last sign of life came 4.0s ago.",
     ),
     "dead": (
         claimed(45),
         (an_instance(is_live=False), an_instance("w2")),
         """
-        It is claimed since 2026-01-01 11:59:00Z by w1 (process 4711 on web-1), and the last sign of life came 45s
+        It was claimed at 2026-01-01 11:59:00Z by w1 (process 4711 on web-1), and the last sign of life came 45s
         ago: its process died, or is frozen or cut off. Other instances rescue it 30s after the last sign that they
         saw.
         """,
@@ -335,7 +354,7 @@ PROCESSING: Final = {
         claimed(45),
         (),
         """
-        It is claimed since 2026-01-01 11:59:00Z by w1, and the last sign of life came 45s ago: its process died, or
+        It was claimed at 2026-01-01 11:59:00Z by w1, and the last sign of life came 45s ago: its process died, or
         is frozen or cut off. Other instances rescue it 30s after the last sign that they saw.
         No other live instance can do that: start a worker (`trio-monque run`).
         """,
@@ -344,9 +363,9 @@ PROCESSING: Final = {
         claimed(4, cancel_requested_at=ago(20)),
         (RUNS,),
         """
-        It runs since 2026-01-01 11:59:00Z on w1 (process 4711 on web-1); the last sign of life came 4.0s ago. Its
-        cancellation was requested 20s ago. It ends at the next `await` of its handler; a plain handler must call
-        `job.check_cancelled()` to notice.
+        It has been running since 2026-01-01 11:59:00Z on w1 (process 4711 on web-1); the last sign of life came 4.0s
+        ago. Its cancellation was requested 20s ago. It ends at the next `await` of its handler; a plain handler must
+        call `job.check_cancelled()` to notice.
         """,
     ),
 }

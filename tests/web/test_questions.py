@@ -222,6 +222,7 @@ SAMPLE: Final = {
     "is_capped": False,
     "is_full": False,
     "is_over": False,
+    "is_parent": False,
     "is_recurring": False,
     "is_unreadable": False,
     "is_ours": True,
@@ -262,8 +263,12 @@ def test_each_documented_kind_has_a_sentence() -> None:
 
 def test_a_thread_that_goes_on_and_a_child_that_failed_have_their_own_sentences() -> None:
     assert sentence_of(Reason("runs", {**SAMPLE, "is_over": True})) == (
-        f"It was claimed by w1 since {moment(AT)}, and its time limit is over: the run was cancelled, but its thread "
+        f"It was claimed by w1 at {moment(AT)}, and its time limit is over: the run was cancelled, but its thread "
         "goes on, and holds a slot until it returns; the last sign of life came 4.2 s ago."
+    )
+    assert sentence_of(Reason("runs", {**SAMPLE, "is_parent": True})) == (
+        f"It has been running or waiting for its children on w1 since {moment(AT)}; the last sign of life came "
+        "4.2 s ago."
     )
     assert sentence_of(Reason("failed", {**SAMPLE, "is_unreadable": True})) == (
         "It has failed for good, and is a child of job 65f1c0ffee0123456789abcd. Unless that has completed, retry that "

@@ -14,6 +14,7 @@ from ..jobs.instance import Instance, clamped, may_run, similar_name
 from ..jobs.job import Job, JobStatus, deaths_of, is_resumed
 from ..jobs.job_parts import NO_CLAIM
 from ..jobs.name_pause import NamePause
+from ..jobs.nursery_scopes import scope_of
 from ..jobs.rescue_policy import SUSPECT_FROM
 from ..options_and_defaults import LEASE_IN_BEATS
 
@@ -178,7 +179,13 @@ def _how_it_runs(job: Job, about: Circumstances) -> Iterator[Reason]:
         if limit is None and holder is not None:
             limit = holder.time_limits.get(job.name)
         is_over = limit is not None and holder is not None and _is_overdue(job, limit, holder, about.now)
-        yield Reason("runs", {**claimed, "silent": max(silence, 0.0), "time_limit": limit, "is_over": is_over})
+        values = {
+            "silent": max(silence, 0.0),
+            "time_limit": limit,
+            "is_over": is_over,
+            "is_parent": scope_of(job) is not None,
+        }
+        yield Reason("runs", {**claimed, **values})
         if (deaths := deaths_of(job)) >= SUSPECT_FROM:
             yield Reason("is_suspect", {"deaths": deaths})
     else:

@@ -92,7 +92,10 @@ def _runs(values: Values, job: Job) -> str:
             f"{duration(values['silent'])} ago."
         )
     within = "" if limit is None else f", for {duration(limit)} at most"
-    return f"It runs{_claimed(values, 'on')}{within}; the last sign of life came {duration(values['silent'])} ago."
+    is_running = "is running" if values["since"] is None else "has been running"
+    or_waits = " or waiting for its children" if values["is_parent"] else ""
+    how = f"{is_running}{or_waits}{_claimed(values, 'on', 'since')}{within}"
+    return f"It {how}; the last sign of life came {duration(values['silent'])} ago."
 
 
 def _blocked_loop(values: Values, job: Job) -> str:
@@ -109,13 +112,13 @@ def _is_silent(values: Values, job: Job) -> str:
     silent = values["silent"]
     how_long = "never came" if silent is None else f"came {duration(silent)} ago"
     return (
-        f"It is claimed{_claimed(values, 'by')}, and the last sign of life {how_long}: its process died, or is "
+        f"It was claimed{_claimed(values, 'by')}, and the last sign of life {how_long}: its process died, or is "
         f"frozen or cut off. Other instances rescue it {duration(values['lease'])} after the last sign that they saw."
     )
 
 
-def _claimed(values: Values, preposition: str) -> str:
-    since = "" if values["since"] is None else f" since {moment(values['since'])}"
+def _claimed(values: Values, preposition: str, word: str = "at") -> str:
+    since = "" if values["since"] is None else f" {word} {moment(values['since'])}"
     library = "" if values["is_ours"] else ", through another library"
     return f"{since} {preposition} {values['holder'] or values['by']}{library}"
 

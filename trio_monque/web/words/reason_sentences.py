@@ -57,7 +57,10 @@ def _runs(values: Values) -> str:
             f"It was claimed by {_holder(values)}, and its time limit is over: the run was cancelled, but its thread "
             f"goes on, and holds a slot until it returns; the last sign of life came {length(values['silent'])} ago."
         )
-    return f"It runs on {_holder(values)}; the last sign of life came {length(values['silent'])} ago."
+    is_running = "is running" if values["since"] is None else "has been running"
+    or_waits = " or waiting for its children" if values["is_parent"] else ""
+    how = f"{is_running}{or_waits} on {_holder(values, 'since')}"
+    return f"It {how}; the last sign of life came {length(values['silent'])} ago."
 
 
 def _blocked_loop(values: Values) -> str:
@@ -77,9 +80,9 @@ def _is_silent(values: Values) -> str:
     )
 
 
-def _holder(values: Values) -> str:
+def _holder(values: Values, word: str = "at") -> str:
     library = "" if values["is_ours"] else ", through another library"
-    since = "" if values["since"] is None else f" since {moment(values['since'])}"
+    since = "" if values["since"] is None else f" {word} {moment(values['since'])}"
     return f"{values['holder'] or values['by']}{since}{library}"
 
 
