@@ -529,6 +529,37 @@ def test_failures_with_one_cause_are_one_finding_with_a_count(doctor: Doctor, db
     assert "`trio-monque retry --name 'it'\"'\"'s odd' --status failed`" in advice
 
 
+def test_failed_child_is_found_unless_its_parent_has_ended_since(
+    doctor: Doctor, db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The parent has dealt with it, or has failed and is found itself."""
+    enter(db, "worker-1", "send", "order", "nightly")
+    ended = {"finishedAt": now() + timedelta(minutes=1)}
+    parents = {
+        "completed": put_jobs(db, 1, name="order", status="completed", **ended),
+        "failed": put_jobs(db, 1, name="order", status="failed", failReason="JobNurseryError: x", **ended),
+        "running": put_jobs(db, 1, name="order", status="pending", nextRunAt=now() + timedelta(hours=1)),
+        "recurring": put_jobs(db, 1, name="nightly", nextRunAt=now() + timedelta(hours=1), **ended),
+        "ended before the child": put_jobs(db, 1, name="order", status="completed", finishedAt=now()),
+        "cancelled": put_jobs(db, 1, name="order", status="cancelled", **ended),
+        "gone": [ObjectId()],
+        "of another type": ["x"],
+    }
+    for kind, (parent,) in parents.items():
+        when = now() + timedelta(seconds=5)
+        put_jobs(db, 1, status="failed", parent=parent, failReason=f"{kind.replace(' ', '')}: x", updatedAt=when)
+
+    def reasons() -> set[str]:
+        found = (one["fields"] for one in doctor.looks().findings if one["kind"] == "failed-jobs")
+        return {one["reason"].partition(":")[0] for one in found}
+
+    dealt_with = {"completed", "failed"}
+    assert reasons() == {"JobNurseryError", *(kind.replace(" ", "") for kind in parents if kind not in dealt_with)}
+    # Others may be hidden beyond those that are read.
+    monkeypatch.setattr(of_jobs, "MOST_READ", len(parents))
+    assert dealt_with <= reasons()
+
+
 def test_broken_document_hides_no_backlog(doctor: Doctor, db: Database) -> None:
     enter(db, "worker-1", "send")
     put_jobs(db, 3)

@@ -174,7 +174,7 @@ def _judge_troubled(facts: JobFacts) -> Iterator[Finding]:
         deaths = max(one.deaths for one in group)
         yield _of_group("poison-job", group, facts, status=group[0].status, deaths=deaths)
     known = set(map(id, poison))
-    others = [one for one in jobs if id(one) not in known]
+    others = [one for one in jobs if id(one) not in known and not one.is_dealt_with]
     for group in group_by(others, lambda one: (one.status == JobStatus.FAILED, one.name, error_kind(one.reason))):
         reason = one_line(group[0].reason or "an unknown error")
         if group[0].status == JobStatus.FAILED:

@@ -13,6 +13,7 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Final
 
+from bson import ObjectId
 from pymongo import DESCENDING, IndexModel
 
 from ....error_types import InvalidCronError, UnknownTimeZoneError
@@ -21,7 +22,7 @@ from ....jobs.failure_groups import FailedJob
 from ....jobs.job import JobStatus
 from ...codec import LENIENT
 from ...driver.bounded_counts import Stages, first_of
-from ...driver.commands import command
+from ...driver.commands import BY_ID, command, in_chunks, of_ids
 from ...driver.types import Collection
 from ...fields import FIELD
 from ...job_collection import JobCollection
@@ -31,6 +32,9 @@ from .caps import briefly
 
 MOST_READ: Final = 5_000
 RECENT: Final = timedelta(days=1)
+
+MOST_PARENTS: Final = 1_000
+"""Parents of failed children that one query names."""
 
 MANY_FAILURES: Final = 5
 """Failures in a row from which on a job counts as failing again and again."""
@@ -49,6 +53,8 @@ class TroubledJob:
         deaths: How many claims on it died in a row; for a job that was given up, as its reason has it.
         failures: How many attempts failed in a row.
         reason: Why the last one failed; None if unknown.
+        is_dealt_with: A child that has failed, and whose parent has ended since: it dealt with the failure, or failed
+            itself and is in trouble instead.
     """
 
     id: Any
@@ -57,6 +63,7 @@ class TroubledJob:
     deaths: int
     failures: int
     reason: str | None
+    is_dealt_with: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,12 +90,33 @@ def troubled_jobs(jobs: JobCollection, now: datetime, name: str | None = None) -
     looks = [_read(jobs, indexes.HELD, held, {})]
     looks += [latest(jobs, status, name, begin) for status in (JobStatus.PENDING, JobStatus.FAILED)]
     running, *at_rest = (look[:MOST_READ] for look in looks)
-    recent = (one for look in at_rest for one in look if one["at"] is not None and one["at"] >= begin)
-    found = map(_troubled, [*running, *recent])
+    recent = [one for look in at_rest for one in look if one["at"] is not None and one["at"] >= begin]
+    is_capped = any(len(look) > MOST_READ for look in looks)
+    # Beyond the jobs that were read there may be others, and a finding about the children is what shows that.
+    dealt_with = set() if is_capped else _dealt_with(jobs, recent)
+    found = [_troubled(one, is_dealt_with=one["_id"] in dealt_with) for one in [*running, *recent]]
     return Troubled(
         jobs=[one for one in found if one.deaths or one.failures >= MANY_FAILURES or one.status == JobStatus.FAILED],
-        is_capped=any(len(look) > MOST_READ for look in looks),
+        is_capped=is_capped,
     )
+
+
+def _dealt_with(jobs: JobCollection, found: Sequence[Mapping[str, Any]]) -> set[Any]:
+    """Return the ids of the failed children whose parents have completed or failed since.
+
+    Not those of a recurring parent, which is pending again: its failure of that occurrence may be nowhere else.
+    """
+    children = [one for one in found if one["status"] == JobStatus.FAILED and isinstance(one["parent"], ObjectId)]
+    ended: dict[Any, Any] = {}
+    status, at = FIELD["status"], FIELD["finished_at"]
+    collection = jobs.collection.with_options(codec_options=LENIENT)
+    for chunk in in_chunks(dict.fromkeys(one["parent"] for one in children), MOST_PARENTS):
+        wanted = {**of_ids(chunk), status: {"$in": [JobStatus.COMPLETED, JobStatus.FAILED]}}
+        ended |= {one["_id"]: one.get(at) for one in collection.find(wanted, [at], hint=BY_ID)}
+    # Not a child that was tried again after its parent had ended, and failed again.
+    return {
+        one["_id"] for one in children if isinstance(end := ended.get(one["parent"]), datetime) and end >= one["at"]
+    }
 
 
 def latest(
@@ -107,7 +135,7 @@ def latest(
     return _read(jobs, indexes.CLAIM, condition, {FIELD["next_run_at"]: DESCENDING}, residual)
 
 
-def _troubled(found: Mapping[str, Any]) -> TroubledJob:
+def _troubled(found: Mapping[str, Any], *, is_dealt_with: bool) -> TroubledJob:
     reason = found["reason"]
     given_up = re.search(r"\d+", reason) if reason and re.match(_GIVEN_UP, reason) else None
     return TroubledJob(
@@ -117,6 +145,7 @@ def _troubled(found: Mapping[str, Any]) -> TroubledJob:
         deaths=int(given_up[0]) if given_up else _count(found["rescues"]),
         failures=_count(found["failures"]),
         reason=None if reason is None else reason[:_REASON_SHOWN],
+        is_dealt_with=is_dealt_with,
     )
 
 
@@ -248,12 +277,13 @@ def _read(
                 "failures": f"${FIELD['fail_count']}",
                 "line": f"${FIELD['schedule.cron']}",
                 "timezone": f"${FIELD['schedule.timezone']}",
+                "parent": f"${FIELD['child.parent']}",
                 "reason": {"$cond": [is_text, {"$substrCP": [reason, 0, _REASON_READ]}, None]},
             }
         },
     ]
     collection = jobs.collection.with_options(codec_options=LENIENT)
-    absent = dict.fromkeys(("name", "status", "at", "rescues", "failures", "line", "timezone", "reason"))
+    absent = dict.fromkeys(("name", "status", "at", "rescues", "failures", "line", "timezone", "parent", "reason"))
     # The doctor asks only if the index is there; `trio-monque errors` asks without it, too, for a second at most.
     found = indexes.hinted(index, lambda hint: briefly(partial(collection.aggregate, steps, **indexes.hinting(hint))))
     return [{**absent, **one} for one in found]
