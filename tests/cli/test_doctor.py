@@ -535,7 +535,7 @@ def test_failed_child_is_found_unless_its_parent_has_ended_since(
     """The parent has dealt with it, or has failed and is found itself."""
     enter(db, "worker-1", "send", "order", "nightly")
     ended = {"finishedAt": now() + timedelta(minutes=1)}
-    parents = {
+    parents: dict[str, list[Any]] = {
         "completed": put_jobs(db, 1, name="order", status="completed", **ended),
         "failed": put_jobs(db, 1, name="order", status="failed", failReason="JobNurseryError: x", **ended),
         "running": put_jobs(db, 1, name="order", status="pending", nextRunAt=now() + timedelta(hours=1)),

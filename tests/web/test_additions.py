@@ -236,7 +236,7 @@ def test_lists_in_full_are_searched_by_error_key_and_parent(db: Database, jobs: 
         for refused in (
             "key=order-7",
             "parent=nonsense",
-            f"parent={keyed.id}&status=failed",
+            f"parent={keyed.id}&instance=w1",
             "name=greet&key=a&keyPrefix=b",
             "errorContains=",
             "errorPrefix=a&errorContains=b",

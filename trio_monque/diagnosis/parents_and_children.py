@@ -1,6 +1,6 @@
 """Facts about a parent of job nurseries, and about a child, at the cost of one read; without words. Pure.
 
-No index has children that have ended, so they are not counted.
+Children that have ended are not counted: no index has them alone.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from .conditional_write import PresentAs, Within
 from .cursors import ORDERS, Anchor, decode
 from .field_conditions import Conditions, FieldValue, checked_fields
 from .job import JobStatus
-from .job_selector import LIVE, JobSelector, Statuses, checked_instance, checked_name, within
+from .job_selector import JobSelector, Statuses, checked_instance, checked_name, within
 
 SortField = Literal["id", "created_at", "updated_at", "next_run_at"]
 
@@ -36,8 +36,8 @@ class JobFilter(JobSelector):
         created_from, created_to: `created_at` is in this range, ends included.
         run_from, run_to: Likewise for `next_run_at`.
         instance: Running jobs that this instance holds: the `id` of an Instance, or `claimedBy` of Monque for Node.
-        parent: Only children that this job has started in a job nursery, and that are pending or running. An ObjectId,
-            or its hex string. Children that have ended are not found: no index has them.
+        parent: Only children that this job has started in a job nursery. An ObjectId, or its hex string. Of a recurring
+            job, the children of the last occurrence that has opened a job nursery.
         fields: Values of fields of the meta and of the data: `{"meta.tenant": "acme"}`. The keys are dotted paths of
             letters, digits and `_`. The values are text, numbers, True, False, None and ObjectIds, or a list of
             them: the field must have one of the values. A field with a list matches if the list has the value. None
@@ -74,15 +74,13 @@ class JobFilter(JobSelector):
         parent = object_id(given)
         if parent is None:
             raise InvalidOptionError("parent", given, "must be the id of a job")
-        if self.statuses is not None and not set(self.statuses) <= set(LIVE):
-            problem = "cannot be combined with parent: only pending and running children are found"
-            raise InvalidOptionError("status", ", ".join(self.statuses), problem)
         if self.instance is not None or self.has_key:
             raise InvalidOptionError("parent", given, "cannot be combined with an instance or a unique key: choose one")
         object.__setattr__(self, "parent", parent)
 
     def within_scope(self, scope_of: Callable[[ObjectId], ObjectId | None]) -> Self:
-        """Return this filter with the scope of its parent, which the index of children begins with.
+        """Return this filter with the scope of its parent: the index of live children begins with it, and so do the ids
+        of all children.
 
         `scope_of` is called only for a filter by the parent. It returns None if the parent does not have children.
         """
@@ -91,6 +89,12 @@ class JobFilter(JobSelector):
         pinned = copy.copy(self)
         object.__setattr__(pinned, "_scope", scope_of(self.parent) or NO_SCOPE)
         return pinned
+
+    @property
+    def scope(self) -> ObjectId:
+        """The scope of the parent, of a filter by the parent that has gone through `within_scope`."""
+        assert self._scope is not None, "the call reads the scope"
+        return self._scope
 
     @property
     def field_conditions(self) -> Conditions:
@@ -116,8 +120,7 @@ class JobFilter(JobSelector):
         if self.instance is not None:
             asked["claim.by"] = self.instance
         if self.parent is not None:
-            assert self._scope is not None, "the call reads the scope"
-            asked |= {"child.scope": self._scope, "child.parent": self.parent}
+            asked |= {"child.scope": self.scope, "child.parent": self.parent}
         for path, values in self.field_conditions:
             asked[path] = PresentAs(values)
         return asked

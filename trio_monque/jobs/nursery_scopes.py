@@ -56,6 +56,15 @@ def child_id(scope: ObjectId, block: str, key: str) -> ObjectId:
     return ObjectId(scope.binary[:4] + blake2b(scope.binary + named.encode(), digest_size=8).digest())
 
 
+def ids_of_children(scope: ObjectId) -> tuple[ObjectId, ObjectId]:
+    """Return the first and the last id that a child of this scope can have: they begin with the time of the scope.
+
+    So the index of `_id` finds all children, those that have ended too, among the jobs of the same second.
+    """
+    second = scope.binary[:4]
+    return ObjectId(second + b"\0" * 8), ObjectId(second + b"\xff" * 8)
+
+
 def is_key(given: object, longest: int) -> TypeGuard[str]:
     """Whether it can be the key of a block, a child or a step: MongoDB does not store lone surrogates."""
     if not isinstance(given, str) or not 1 <= len(given) <= longest or "\0" in given:

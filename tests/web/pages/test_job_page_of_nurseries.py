@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from html import unescape
+from itertools import count
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from tests.web.pages.fetching import get
 from tests.web.pages.job_documents import job_document
 from trio_monque import Job, Monque
 from trio_monque.jobs.claimable import unstarted_reason
+from trio_monque.jobs.nursery_scopes import child_id
 from trio_monque.store.driver.types import Collection, Database
 from trio_monque.web import create_app
 
@@ -26,8 +28,12 @@ def put_parent(jobs: Collection, **fields: Any) -> None:
     jobs.insert_one({**job_document("order", status="processing"), "_id": PARENT, **nursery, **fields})
 
 
+numbers = count()
+
+
 def put_child(jobs: Collection, name: str, status: str, block: str = "place", **fields: Any) -> ObjectId:
-    child = {"scope": SCOPE, "parent": PARENT, "block": block, "scopeRun": 1}
+    own_id = child_id(SCOPE, block, str(next(numbers)))
+    child = {"_id": own_id, "scope": SCOPE, "parent": PARENT, "block": block, "scopeRun": 1}
     found: ObjectId = jobs.insert_one({**job_document(name, status=status), **child, **fields}).inserted_id
     return found
 
@@ -59,7 +65,8 @@ def test_parent_shows_its_blocks_with_links_to_live_children(db: Database, jobs:
     for one in (running, pending, FAILED):
         assert f'href="/jobs/{one}"' in page
     assert '"price"' in words_of(page, "steps")
-    assert "all live children" not in words
+    listed = get(create_app(Monque(db)), f"/jobs?parent={PARENT}&status=done").text
+    assert set(re.findall(r'href="/jobs/(\w{24})', listed)) == {str(ended)}
 
 
 def test_job_without_nurseries_has_no_such_panel(db: Database, jobs: Collection) -> None:
@@ -73,6 +80,7 @@ def test_many_children_are_behind_a_link(db: Database, jobs: Collection) -> None
     put_parent(jobs)
     for _ in range(25):
         put_child(jobs, "charge", "pending")
+    ended = put_child(jobs, "reserve", "completed")
     page = shown(db, PARENT)
     words = words_of(page, "children")
     assert "Block place 25 pending" in words
@@ -80,7 +88,9 @@ def test_many_children_are_behind_a_link(db: Database, jobs: Collection) -> None
     assert f'href="/jobs?parent={PARENT}"' in page
     listed = get(create_app(Monque(db)), f"/jobs?parent={PARENT}").text
     assert "Children of" in listed
-    assert len(set(re.findall(r'href="/jobs/(\w{24})', listed))) == 25
+    found = set(re.findall(r'href="/jobs/(\w{24})', listed))
+    assert len(found) == 26
+    assert str(ended) in found
 
 
 def test_children_that_the_caller_may_not_see_are_left_out(db: Database, jobs: Collection) -> None:

@@ -82,7 +82,6 @@ def test_what_cannot_be_asked_is_a_page_that_names_it(many: Database, query: str
         ("status=failed&instance=w", "Only running jobs are held by an instance"),
         ("parent=" + "a" * 24 + "&instance=w", "Children of and Held by cannot be combined"),
         ("name=a&key=b&parent=" + "a" * 24, "Children of and Key cannot be combined"),
-        ("status=done&parent=" + "a" * 24, "Children are found while they are due, later or running"),
     ],
 )  # fmt: skip
 def test_filters_that_no_job_can_match_leave_the_page_with_its_tabs(many: Database, query: str, why: str) -> None:

@@ -8,12 +8,15 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
+from bson import ObjectId
+
 from ...client.sync_monque import SyncMonque
 from ...diagnosis.parents_and_children import MOST_CHILDREN, BlockNow, blocks_of, why_cancelled
 from ...diagnosis.reasons import Reason
 from ...error_types import BrokenDocumentError
 from ...jobs.job import Job
 from ...jobs.job_query import JobFilter
+from ...jobs.job_selector import LIVE
 from ..output import due, moment
 
 MOST_LISTED: Final = 10
@@ -24,12 +27,14 @@ class JobFamily:
     """What `show` prints about the job nurseries of a job.
 
     Attributes:
+        parent: Its id, if it has opened a job nursery.
         blocks: The blocks with live children, and those that have failed.
         is_capped: Whether there are more live children than those in the blocks.
         cancelled: Who cancelled the job, if it is a child.
         paused: The paused names.
     """
 
+    parent: ObjectId | None = None
     blocks: Sequence[BlockNow] = ()
     is_capped: bool = False
     cancelled: Reason | None = None
@@ -42,14 +47,15 @@ def family_of(client: SyncMonque, job: Job) -> JobFamily:
     is_capped = False
     paused: Collection[str] = ()
     if job.nursery is not None:
-        page = client.get_jobs_with_cursor(filter=JobFilter(parent=job.id), limit=MOST_CHILDREN)
+        page = client.get_jobs_with_cursor(filter=JobFilter(parent=job.id, status=LIVE), limit=MOST_CHILDREN)
         blocks, is_capped = blocks_of(job, page.jobs), page.has_next_page
         paused = client.paused() if any(one.pending for one in blocks) else ()
     parent: Job | None = None
     if job.child is not None and job.child.parent is not None and why_cancelled(job, None) is not None:
         with suppress(BrokenDocumentError):
             parent = client.get_job(job.child.parent)
-    return JobFamily(blocks, is_capped, why_cancelled(job, parent), paused)
+    own = None if job.nursery is None else job.id
+    return JobFamily(own, blocks, is_capped, why_cancelled(job, parent), paused)
 
 
 def family_as_json(family: JobFamily) -> dict[str, Any]:
@@ -71,7 +77,7 @@ def family_as_json(family: JobFamily) -> dict[str, Any]:
 
 
 def lines_of_blocks(family: JobFamily, now: datetime) -> Iterator[str]:
-    """Yield a line for each block."""
+    """Yield a line for each block, and how to list the children."""
     for one in family.blocks:
         states = []
         if one.running:
@@ -83,7 +89,9 @@ def lines_of_blocks(family: JobFamily, now: datetime) -> Iterator[str]:
             states.append(f"failed by {_listed([str(child) for child in one.failed_by])}")
         yield f"block {one.key!r}: {', '.join(states)}"
     if family.is_capped:
-        yield "and more children (trio-monque jobs --parent ID)"
+        yield "and more live children"
+    if family.parent is not None:
+        yield f"all children: trio-monque jobs --parent {family.parent}"
 
 
 def sentence_of_cancellation(family: JobFamily) -> str | None:

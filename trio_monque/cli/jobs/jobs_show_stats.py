@@ -68,9 +68,7 @@ Examples:
 )
 @click.option("--limit", type=click.IntRange(1, 10_000), default=50, metavar="N", help="Show N at most. (default: 50)")
 @click.option("--cursor", metavar="TEXT", help="Continue where the previous page ended: the cursor that it printed.")
-@click.option(
-    "--parent", metavar="ID", help="Only the children of this job that are pending or run, of its job nurseries."
-)
+@click.option("--parent", metavar="ID", help="Only the children of this job, of its job nurseries.")
 @click.option("--held-by", metavar="INSTANCE", help="Only jobs that this instance holds, the longest held first.")
 @jobs_options
 def jobs(

@@ -36,7 +36,7 @@ def print_job(job: Job, now: datetime, why: Sequence[str], family: JobFamily) ->
         if value is not None or heading == "data":
             click.echo(f"\n{heading}")
             click.echo(_indented(_value(value)))
-    if family.blocks:
+    if family.parent is not None:
         click.echo("\njob nurseries")
         for line in lines_of_blocks(family, now):
             click.echo(f"  {one_line(line)}")

@@ -13,7 +13,7 @@ With `$in`, the server makes ranges itself, but not within an `$or`: it would re
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -23,8 +23,9 @@ from pymongo import ASCENDING, DESCENDING, IndexModel
 from ...jobs.conditional_write import PresentAs, Within
 from ...jobs.cursors import Anchor
 from ...jobs.job import JobStatus
-from ...jobs.job_query import JobQuery
+from ...jobs.job_query import JobFilter, JobQuery
 from ...jobs.job_selector import LIVE, one_of
+from ...jobs.nursery_scopes import ids_of_children
 from ..codec import filter_of
 from ..fields import FIELD
 from . import indexes
@@ -51,8 +52,9 @@ class IndexScan:
         prefixes: The values of the fields that stand before that attribute in the index. Each has a range of its own.
         within: The bounds of that attribute.
         residual: The rest of the filter: the server checks it on the documents.
+        ids: The first and the last id.
         is_sorted: Whether the index has the order of the list. Otherwise all its matching jobs are read and sorted:
-            those that run, in `HELD`, and those of some keys, in `UNIQUE_KEY`.
+            those that run, in `HELD`, those of some keys, in `UNIQUE_KEY`, and children, in `SCOPES` or by their ids.
         is_index_needed: Whether the scan is made only with its index. Others are made without, if it is missing.
     """
 
@@ -61,6 +63,7 @@ class IndexScan:
     prefixes: Sequence[Mapping[str, Any]]
     within: Within
     residual: Mapping[str, Any]
+    ids: tuple[ObjectId, ObjectId] = (_FIRST_ID, _LAST_ID)
     is_sorted: bool = True
     is_index_needed: bool = False
 
@@ -82,7 +85,7 @@ class IndexScan:
 
         def ids(after: Anchor | None, to: Anchor | None) -> dict[str, Any]:
             """Return the range of ids: an anchor replaces the first or the last id."""
-            first, last = (_LAST_ID, _FIRST_ID) if descending else (_FIRST_ID, _LAST_ID)
+            first, last = reversed(self.ids) if descending else self.ids
             begin = {f"{behind}e": first} if after is None else {behind: after.id}
             return {**begin, f"{before}e": last if to is None else to.id}
 
@@ -205,7 +208,8 @@ def scans_of(query: JobQuery) -> Sequence[IndexScan | ScansByName]:
     """Return the scans that together find all jobs of the query, each job once unless it moves meanwhile.
 
     A query by unique keys reads all jobs with such keys, in `UNIQUE_KEY`, and sorts them; one by the instance all jobs
-    that it holds, in `HELD`; one by the parent its live children, in `SCOPES`, by `id` in order. For all others:
+    that it holds, in `HELD`; one by the parent its live children, in `SCOPES`, or all of them, in a range of `_id`: by
+    `id`, both in order. For all others:
 
     | order         | of all               | of some statuses      | of some names              |
     |---------------|----------------------|-----------------------|----------------------------|
@@ -229,9 +233,7 @@ def scans_of(query: JobQuery) -> Sequence[IndexScan | ScansByName]:
         held = {"status": JobStatus.PROCESSING, "claim.by": asked.pop("claim.by")}
         return [_scan(indexes.HELD, by, [held], within, {**asked, **named}, is_sorted=False)]
     if given.parent is not None:
-        family = {name: asked.pop(name) for name in ("child.scope", "child.parent")}
-        live = {"status": one_of(given.among(LIVE))}  # In the condition of the index, and in none of its keys.
-        return [_scan(indexes.SCOPES, by, [{**family, **live}], within, {**asked, **named}, is_sorted=by == "id")]
+        return [_scan_of_children(given, by, within, {**asked, **named})]
     # A filter with every status is a filter without statuses.
     asks_statuses = given.statuses is not None and set(given.statuses) != set(JobStatus)
     statuses = given.statuses if given.statuses is not None and asks_statuses else tuple(JobStatus)
@@ -255,6 +257,18 @@ def scans_of(query: JobQuery) -> Sequence[IndexScan | ScansByName]:
         prefixes = [{"name": name, "status": status} for name in given.names for status in at_rest]
         return [*running, _scan(indexes.CLAIM, by, prefixes, within, asked)]
     return [_scan(indexes.LISTING, by, [{}], within, {**asked, **named, **in_status})]
+
+
+def _scan_of_children(given: JobFilter, by: str, within: Within, asked: Mapping[str, Any]) -> IndexScan:
+    is_sorted = by == "id"
+    if given.statuses is not None and set(given.statuses) <= set(LIVE):
+        family = {name: asked[name] for name in ("child.scope", "child.parent")}
+        live = {"status": one_of(given.statuses)}  # In the condition of the index, and in none of its keys.
+        others = {name: condition for name, condition in asked.items() if name not in family}
+        return _scan(indexes.SCOPES, by, [{**family, **live}], within, others, is_sorted=is_sorted)
+    in_status: Mapping[str, Any] = {} if given.statuses is None else {"status": one_of(given.statuses)}
+    scan = _scan("_id_", by, [{}], within, {**asked, **in_status}, is_sorted=is_sorted)
+    return replace(scan, ids=ids_of_children(given.scope))
 
 
 def _scan(

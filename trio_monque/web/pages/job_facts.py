@@ -209,7 +209,9 @@ def _as_child(job: Job, cancelled: Reason | None) -> Iterator[Fact]:
 
 
 def facts_of_blocks(parent: Job, blocks: Sequence[BlockNow], *, is_capped: bool) -> Sequence[Fact]:
-    """Return the blocks of a parent of job nurseries: their live children, and by which they have failed."""
+    """Return the blocks of a parent of job nurseries: their live children, by which they have failed, and a link."""
+    if parent.nursery is None:
+        return ()
     found: list[Fact] = []
     for block in blocks:
         numbers = [(len(block.running), "running"), (len(block.pending), "pending")]
@@ -223,8 +225,8 @@ def facts_of_blocks(parent: Job, blocks: Sequence[BlockNow], *, is_capped: bool)
             key = None if child.child is None else child.child.key
             note = child.name if key is None else f"{child.name}, {key}"
             found.append(Fact(label, str(child.id), note=note, parts=("jobs", str(child.id)), is_code=True))
-    if is_capped or any(len(one.running) + len(one.pending) > MOST_CHILDREN_SHOWN for one in blocks):
-        found.append(Fact("More", "all live children", parts=("jobs",), query={"parent": str(parent.id)}, begins=True))
+    more, query = "there are further live children" if is_capped else "", {"parent": str(parent.id)}
+    found.append(Fact("List", "all children", note=more, parts=("jobs",), query=query, begins=True))
     return found
 
 

@@ -14,6 +14,7 @@ from ...error_types import BrokenDocumentError
 from ...jobs.job import Job, JobStatus
 from ...jobs.job_parts import NO_CLAIM
 from ...jobs.job_query import JobFilter
+from ...jobs.job_selector import LIVE
 from ...jobs.minutes import Figures, totals_by_name
 from ...store.driver.types import ObjectId
 from ..answers import NOT_FOUND, RefusedRequestError
@@ -110,7 +111,7 @@ async def _blocks_of(parent: Job, call: PageCall) -> tuple[Sequence[BlockNow], b
     """Return the blocks of a parent with the live children that the caller may see, and whether there are more."""
     if parent.nursery is None:
         return (), False
-    page = await call.monque.get_jobs_with_cursor(filter=JobFilter(parent=parent.id), limit=MOST_CHILDREN)
+    page = await call.monque.get_jobs_with_cursor(filter=JobFilter(parent=parent.id, status=LIVE), limit=MOST_CHILDREN)
     return blocks_of(parent, [child for child in page.jobs if await call.may(READ, child)]), page.has_next_page
 
 

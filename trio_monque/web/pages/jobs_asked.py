@@ -158,18 +158,9 @@ class JobsAsked:
                 return "Jobs are found by their key while they are due, later or running: choose another tab."
         if "instance" in given and status not in (None, JobStatus.PROCESSING):
             return "Only running jobs are held by an instance: choose another tab."
-        return self._contradiction_of_parent
-
-    @property
-    def _contradiction_of_parent(self) -> str | None:
-        given = self.conditions.keys()
-        if "parent" not in given:
-            return None
         for one in ("instance", "unique_key", "unique_key_prefix"):
-            if one in given:
+            if given >= {"parent", one}:
                 return f"{_LABELS['parent']} and {_LABELS[one]} cannot be combined: remove one of them."
-        if self.tab is not None and self.tab.status not in LIVE:
-            return "Children are found while they are due, later or running: choose another tab."
         return None
 
     @property
