@@ -172,6 +172,8 @@ def test_nothing_selected_needs_no_answer(command: Command, db: Database, typed:
     ):
         out = command(verb, "--name", "mail").out
         assert out == f"{done} 0 jobs of {db.name}.monque_jobs: no {kind} matches\n"
+    out = command("retry", "--status", "failed", "--yes").out
+    assert out == f"requeued 0 jobs of {db.name}.monque_jobs: no failed job matches\n"
     assert command("retry", "--status", "failed", "--dry-run").out == f"would retry 0 jobs of {db.name}.monque_jobs\n"
     assert command("delete", "--everything", "--yes").status == 0
     assert db.list_collection_names() == []

@@ -51,10 +51,10 @@ def address_of(process: subprocess.Popen[str]) -> str:
 def test_server_prints_an_address_that_works_and_ends_on_a_signal(port: int, end: signal.Signals) -> None:
     with server_process("--port", str(port)) as process:
         uri = address_of(process)
-        assert uri == f"mongodb://127.0.0.1:{port}/?replicaSet=rs0"
+        assert uri == f"mongodb://127.0.0.1:{port}/shop?replicaSet=rs0"
         assert process.stdout is not None
         process.stdout.readline()
-        variable = f'export MONQUE_URI="mongodb://127.0.0.1:{port}/shop?replicaSet=rs0"'
+        variable = f'export MONQUE_URI="{uri}"'
         assert process.stdout.readline().strip() == variable
         with MongoClient[dict[str, Any]](uri) as client:
             client["shop"]["jobs"].insert_one({"_id": 1})

@@ -74,11 +74,12 @@ def server(port: int, folder: Path | None, replica_set: str) -> int:
     before = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         with EmbeddedMongod(options) as mongod:
+            # One address for both: a driver may leave the database out, and the commands may not.
+            address = mongod.uri.replace("/?", "/shop?")
             # Flush: the reader may be a script that waits for the address.
-            print(f"MongoDB is ready. Connect with\n  {mongod.uri}", flush=True)
-            # A driver needs no database in its address, and the other commands do.
-            shop = mongod.uri.replace("/?", "/shop?")
-            print(f'The other commands need a database too, for example\n  export MONQUE_URI="{shop}"')
+            print(f"MongoDB is ready. Connect with\n  {address}", flush=True)
+            print("Replace shop by the name of your database. For the other commands:")
+            print(f'  export MONQUE_URI="{address}"')
             what_remains = "The data is removed at the end." if folder is None else f"The data is kept in {folder}."
             print(f"{what_remains} Press Ctrl-C to stop the server.", flush=True)
             while not stop.wait(LOOK_EVERY):

@@ -209,8 +209,9 @@ def _first(expression: str, fields: str, zone: tzinfo, after: datetime) -> datet
             first = min((moment for moment in firsts if moment is not None), default=None)
     except CronSimError as error:
         raise InvalidCronError(expression, _problem(fields, error)) from error
-    except OverflowError:  # Beyond the year 9999.
-        first = None
+    except OverflowError as error:
+        problem = f"its next due date after {after:%Y-%m-%d} is not within the years 1 to 9999"
+        raise InvalidCronError(expression, problem) from error
     if first is None:
         raise InvalidCronError(expression, "it is never due")
     return first

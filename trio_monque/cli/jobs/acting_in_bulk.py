@@ -48,11 +48,11 @@ class BulkAction:
     possible: Collection[JobStatus]
     call: Callable[..., BulkResult]
 
-    @property
-    def named_statuses(self) -> str:
-        """Those statuses, as words before "job": such as "failed or cancelled "; nothing for all."""
-        named = [status for status in JobStatus if status in self.possible]
-        return "" if len(named) == len(JobStatus) else f"{' or '.join(named)} "
+
+def words_of(statuses: Collection[JobStatus]) -> str:
+    """Return the statuses as words before "job": such as "failed or cancelled "; nothing for all."""
+    named = [status for status in JobStatus if status in statuses]
+    return "" if len(named) == len(JobStatus) else f"{' or '.join(named)} "
 
 
 def act_on_selection(
@@ -62,7 +62,8 @@ def act_on_selection(
     selector = JobSelector(**selection)
     for status in selector.statuses or ():
         if status not in action.possible:
-            raise click.UsageError(f"--status {status}: a selection can {action.verb} {action.named_statuses}jobs only")
+            possible = f"{words_of(action.possible)}jobs only"
+            raise click.UsageError(f"--status {status}: a selection can {action.verb} {possible}")
     statuses = selector.among(action.possible)
     if is_dry:
         _print_dry_run(access, action, _Number.of(access, selector, statuses), _examples(access, selection, statuses))
@@ -71,9 +72,9 @@ def act_on_selection(
         require_terminal()  # Also where nothing is selected now: a script fails at once, and not on some days.
         number = _Number.of(access, selector, statuses)
         if str(number.selected) == "0":
-            return _print_result(access, action, BulkResult())
+            return _print_result(access, action, BulkResult(), statuses)
         confirm(f"{action.verb} {number.in_words(access)}?", yes=False)
-    return _act(access, selection, action)
+    return _act(access, selection, action, statuses)
 
 
 # --- The look before ---
@@ -139,7 +140,7 @@ def _print_dry_run(access: JobsAccess, action: BulkAction, number: _Number, exam
 # --- The action ---
 
 
-def _act(access: JobsAccess, selection: Selection, action: BulkAction) -> int:
+def _act(access: JobsAccess, selection: Selection, action: BulkAction, statuses: Collection[JobStatus]) -> int:
     done = BulkResult()
     with _signals() as signals, _progress(action.done) as show, _quiet_store():
 
@@ -155,8 +156,8 @@ def _act(access: JobsAccess, selection: Selection, action: BulkAction) -> int:
         except KeyboardInterrupt:
             is_cut = len(signals) != 1
         else:
-            return _print_result(access, action, done)
-    _print_result(access, action, done, is_interrupted=True)
+            return _print_result(access, action, done, statuses)
+    _print_result(access, action, done, statuses, is_interrupted=True)
     cut = f"up to {MOST_IN_A_BATCH:,} more may be {action.done}; " if is_cut else ""
     warn(f"interrupted: {cut}the rest of the selection is unchanged")
     return INTERRUPTED
@@ -215,7 +216,14 @@ def _quiet_store() -> Iterator[None]:
         logger.setLevel(before)
 
 
-def _print_result(access: JobsAccess, action: BulkAction, result: BulkResult, *, is_interrupted: bool = False) -> int:
+def _print_result(
+    access: JobsAccess,
+    action: BulkAction,
+    result: BulkResult,
+    statuses: Collection[JobStatus],
+    *,
+    is_interrupted: bool = False,
+) -> int:
     if access.as_json:
         print_json(
             {
@@ -230,7 +238,7 @@ def _print_result(access: JobsAccess, action: BulkAction, result: BulkResult, *,
         )
     else:
         is_empty = not (result.count or result.refused or result.unknown or is_interrupted)
-        why = f": no {action.named_statuses}job matches" if is_empty else ""
+        why = f": no {words_of(statuses)}job matches" if is_empty else ""
         click.echo(f"{action.done} {counted(result.count, 'job')} of {access.name}{why}")
     for one in result.errors:
         warn(f"trio-monque: cannot {action.verb} {one.job_id}: {one.reason}")
