@@ -1,4 +1,4 @@
-"""The smallest whole program: a server of its own, one worker, one job. Run it: `python examples/hello.py`."""
+"""The smallest complete program: a server of its own, one worker, one job. Run it: `python examples/hello.py`."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ workers = Workers()
 @workers.register("greet")
 async def greet(job: RunningJob[str]) -> None:
     print(f"Hello, {job.data}!")
-    job.scheduler.drain()  # Claim nothing more, finish what runs. This program has only one job.
+    job.scheduler.drain()  # Stop claiming, and finish what is running. This program has only one job.
 
 
 async def main() -> None:

@@ -14,7 +14,7 @@ def test_time_limits_and_attempts_are_the_defaults() -> None:
     defaults = SchedulerConfig()
     assert defaults.lock_timeout is not None
     minutes, seconds = divmod(0.9 * defaults.lock_timeout - defaults.cleanup_timeout, 60)
-    assert f"A run may take {minutes:g} minutes and {seconds:g} seconds by default" in TEXT
+    assert f"A run may take up to {minutes:g} minutes and {seconds:g} seconds by default" in TEXT
     waits = sum(2**failures * defaults.base_retry_interval for failures in range(1, defaults.max_attempts))
     assert f"Ten failed attempts by default, within about {waits / 60:.0f} minutes" in TEXT
     assert defaults.max_attempts == 10

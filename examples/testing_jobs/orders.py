@@ -30,7 +30,7 @@ workers = Workers()
 async def charge(job: RunningJob[Charge]) -> None:
     bank: Bank = job.resources
     try:
-        # The same reference at every attempt: a charge whose answer was lost is not made twice.
+        # The same reference for every attempt: a charge whose answer was lost is not made twice.
         await bank.charge(job.data.cents, reference=f"order-{job.data.order}")
     except CardRefusedError as refusal:
         await job.scheduler.enqueue("mail", {"order": job.data.order, "text": str(refusal)})

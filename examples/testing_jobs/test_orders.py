@@ -37,7 +37,7 @@ BERLIN = ZoneInfo("Europe/Berlin")
 
 
 class FakeBank:
-    """Raises the errors that it was given, one a charge, and then takes the money."""
+    """Raises the errors that it was given, one per charge, and then takes the money."""
 
     def __init__(self, *errors: Exception) -> None:
         self.errors = list(errors)
