@@ -80,24 +80,34 @@ def looks_for_live_children(name: str, command: Any) -> bool:
     return name == "aggregate" and "$nin" in command["pipeline"][0].get("$match", {}).get("status", ())
 
 
-def test_drain_waits_for_a_parent_whose_last_child_has_ended(mongod: EmbeddedServer, db: Database, run: Run) -> None:
-    """The parent does not know it yet: its look is held up until `drain` has looked whether a child is live."""
+def drained_beside_late_news(mongod: EmbeddedServer, db: Database, run: Run, workers: Workers, name: str) -> int:
+    """How many runs a drain completes beside a parent whose look for the end of the charge is held up.
+
+    It is held up until the drain has looked whether the children are live, and half a second more: the drain must go on
+    waiting after its look.
+    """
     holding, looking, looked = Interceptor(), Interceptor(), threading.Event()
     holding.before(reads_ended_child(db), lambda: looked.wait(30))
-    # Not at once: `drain` must go on waiting after this look.
     looking.before(looks_for_live_children, threading.Timer(0.5, looked.set).start)
+    completed: list[int] = []
 
     async def main() -> None:
         with MongoClient[Any](mongod.uri, event_listeners=[holding, looking]) as client:
-            async with SchedulerOpener(client[db.name])(workers_of_orders([None])) as scheduler:
-                await scheduler.enqueue("order")
+            async with SchedulerOpener(client[db.name])(workers, shutdown_timeout=0) as scheduler:
+                await scheduler.enqueue(name)
                 try:
                     with anyio.fail_after(50):
-                        assert (await drain(scheduler)).completed == 3
+                        completed.append((await drain(scheduler)).completed)
                 finally:
                     looked.set()
 
     run(main)
+    assert (holding.times, looking.times) == (1, 1)
+    return completed[0]
+
+
+def test_drain_waits_for_a_parent_whose_last_child_has_ended(mongod: EmbeddedServer, db: Database, run: Run) -> None:
+    assert drained_beside_late_news(mongod, db, run, workers_of_orders([None]), "order") == 3
 
 
 def test_drain_ends_only_after_a_parent_whose_child_has_failed(db: Database, run: Run) -> None:
@@ -158,9 +168,6 @@ def test_drain_waits_for_what_a_parent_does_next_beside_a_child_that_is_due_late
     mongod: EmbeddedServer, db: Database, run: Run
 ) -> None:
     """The end of one child is on its way while another one is live."""
-    holding, looking, looked = Interceptor(), Interceptor(), threading.Event()
-    holding.before(reads_ended_child(db), lambda: looked.wait(30))
-    looking.before(looks_for_live_children, threading.Timer(0.5, looked.set).start)
     workers = workers_of_orders([None, None])
 
     @workers.register("shipment")
@@ -170,14 +177,4 @@ def test_drain_waits_for_what_a_parent_does_next_beside_a_child_that_is_due_late
             await nursery.run("charge")
             await nursery.run("charge", "again")
 
-    async def main() -> None:
-        with MongoClient[Any](mongod.uri, event_listeners=[holding, looking]) as client:
-            async with SchedulerOpener(client[db.name])(workers, shutdown_timeout=0) as scheduler:
-                await scheduler.enqueue("shipment")
-                try:
-                    with anyio.fail_after(50):
-                        assert (await drain(scheduler)).completed == 2
-                finally:
-                    looked.set()
-
-    run(main)
+    assert drained_beside_late_news(mongod, db, run, workers, "shipment") == 2

@@ -11,8 +11,9 @@ from pymongo.errors import AutoReconnect
 from trio.testing import MockClock
 
 from tests.nursery.flows import Flow, statuses
+from tests.support.store import handle, insert
 from trio_monque import RunningJob, open_job_nursery
-from trio_monque.store.driver.types import Collection
+from trio_monque.store.driver.types import Collection, Database
 from trio_monque.testing import SchedulerOpener, drain, fail_next, now
 
 
@@ -81,6 +82,61 @@ async def test_drain_of_a_test_waits_for_work_beside_a_wait(
         await scheduler.enqueue("parent")
         await drain(scheduler)
         assert steps == ["worked"]
+
+
+async def test_drain_of_a_test_waits_for_work_in_another_block_of_the_parent(
+    open_test_scheduler: SchedulerOpener, jobs: Collection, autojump_clock: MockClock
+) -> None:
+    steps: list[str] = []
+
+    async def has_two_blocks(job: RunningJob[Any]) -> None:
+        async def waits() -> None:
+            async with open_job_nursery(job, key="waits") as nursery:
+                await nursery.start("child", "later", delay=600)
+
+        async with trio.open_nursery() as tasks, open_job_nursery(job, key="works") as nursery:
+            tasks.start_soon(waits)
+            await nursery.run("child", "at once")
+            await trio.sleep(100)
+            steps.append("worked")
+
+    flow = Flow(has_two_blocks)
+    async with open_test_scheduler(flow.workers) as scheduler:
+        await scheduler.enqueue("parent")
+        began = trio.current_time()
+        await drain(scheduler)
+        assert steps == ["worked"]
+        assert trio.current_time() == began + 100, "the other block waits, and did before"
+
+
+async def test_drain_of_a_test_leaves_a_parent_in_which_several_tasks_wait(
+    open_test_scheduler: SchedulerOpener, jobs: Collection, autojump_clock: MockClock
+) -> None:
+    async def waits_in_two_tasks(job: RunningJob[Any]) -> None:
+        async with trio.open_nursery() as tasks, open_job_nursery(job) as nursery:
+            tasks.start_soon(partial(nursery.run, "child", "later", delay=600))
+            await trio.sleep(100)
+
+    flow = Flow(waits_in_two_tasks)
+    async with open_test_scheduler(flow.workers) as scheduler:
+        await scheduler.enqueue("parent")
+        began = trio.current_time()
+        await drain(scheduler)
+        assert statuses(jobs, "parent") == {"processing": 1}
+        assert trio.current_time() == began + 100, "the body of the block has waited since, for the child"
+
+
+async def test_drain_of_a_test_waits_for_what_another_program_has_enqueued(
+    open_test_scheduler: SchedulerOpener, db: Database, autojump_clock: MockClock
+) -> None:
+    """It finds the job only when it looks, and then waits for the end of its handler."""
+    flow = Flow(runs_one_child)
+    async with open_test_scheduler(flow.workers) as scheduler:
+        await drain(scheduler)  # Nothing is due: the scheduler does not look before the next poll.
+        insert(handle(db), "child", data=100)
+        began = trio.current_time()
+        assert (await drain(scheduler)).completed == 1
+        assert trio.current_time() == began + 100
 
 
 async def runs_one_child(job: RunningJob[Any]) -> Any:

@@ -242,6 +242,10 @@ class Engine(Generic[ClaimT, SettlementT, BatchT, SeenT, RescuedT]):
         """End that wait; see `Runner.unpark`."""
         self._runner.unpark(run)
 
+    def changed(self) -> None:
+        """A run may do nothing but wait from now on; see `Runner.changed`."""
+        self._runner.changed()
+
     @property
     def number_parked(self) -> int:
         """How many runs wait for other items, without a slot."""
@@ -274,7 +278,7 @@ class Engine(Generic[ClaimT, SettlementT, BatchT, SeenT, RescuedT]):
 
     def waits_for(self) -> Set[Hashable]:
         """What its runs wait for, if every run does nothing but wait for other items; otherwise nothing."""
-        if self.number_outliving or self.sources.orphans.has_orphaned_claims():
+        if self.sources.orphans.has_orphaned_claims():
             return frozenset()
         waits: set[Hashable] = set()
         for run in tuple(self._runner.held):

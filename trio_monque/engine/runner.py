@@ -95,7 +95,7 @@ class Runner(Generic[ClaimT, SettlementT]):
         self._wakes_when_settled = True
 
     def changed(self) -> None:
-        """Wakes the tasks in `wait_changed`: something was claimed, parked, settled or released, or that failed."""
+        """Wakes the tasks in `wait_changed`: something was claimed, settled or released, failed, or waits."""
         if self._changed is not None:
             self._changed.set()
             self._changed = None
@@ -300,7 +300,7 @@ class Runner(Generic[ClaimT, SettlementT]):
             self._free_slot(run)
             run.is_suspect = False
             self.parked += 1
-            self.changed()
+        self.changed()
 
     def unpark(self, run: Run[ClaimT]) -> None:
         """End that wait: the run takes a slot again, even if none is free. No new run starts before one is free."""

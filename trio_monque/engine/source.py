@@ -93,6 +93,10 @@ class Control(Protocol[ClaimT, SettlementT_contra]):
         """End that wait: the run takes a slot again."""
         ...
 
+    def changed(self) -> None:
+        """A run may do nothing but wait from now on: wakes a drain of the testing kit."""
+        ...
+
     @property
     def number_parked(self) -> int:
         """How many runs wait like this, without a slot."""

@@ -56,6 +56,10 @@ class NurseryReporting(Protocol):
 
     def unpark(self, run: Run[Job]) -> None: ...
 
+    def changed(self) -> None:
+        """A run may do nothing but wait from now on."""
+        ...
+
 
 class HandlerNurseries:
     """The `NurseryOwner` of one run of a handler."""
@@ -115,6 +119,8 @@ class HandlerNurseries:
         finally:
             self._openers.remove(task)
             self._note_waits()
+            if self._run.waits_for:  # In other blocks, and since before this one ended.
+                self._loop.engine.post(self._reporting.changed)
             if key is None:
                 self._tasks_without_key.remove(task)
 

@@ -138,6 +138,10 @@ class RunNurseries:
         """Let a run that does not wait any more take a slot again."""
         self._control.unpark(run)
 
+    def changed(self) -> None:
+        """A run may do nothing but wait from now on."""
+        self._control.changed()
+
     def takes_back(self, claim: Job) -> bool:
         """Whether a run that has ended was put back because too many waited. Called once, at its end."""
         if not self._put_back or claim_id(claim) not in self._put_back:

@@ -287,6 +287,8 @@ class _StepsOnly:
 
     def unpark(self, run: Run[Job]) -> None: ...
 
+    def changed(self) -> None: ...
+
     def takes_back(self, claim: Job) -> bool:
         return False  # There are no other runs.
 
