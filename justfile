@@ -42,6 +42,7 @@ lint:
 types:
     python -m mypy
     python -m mypy examples docs/conf.py
+    python -m pyright --level error
 
 # The documentation, any warning an error.
 docs:

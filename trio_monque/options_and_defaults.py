@@ -155,8 +155,8 @@ class ClientConfig:
         check_write_concern(self.write_concern)
 
     @property
-    def retention(self) -> Retention | None:
-        """None: a client that runs no jobs deletes none."""
+    def deletes(self) -> Retention | None:
+        """Which ended jobs are deleted here: none by a client that runs no jobs."""
         return None
 
 
@@ -245,6 +245,10 @@ class SchedulerConfig(ClientConfig, HostOptions):
     store_tracebacks: bool = True
     minutes: bool = True
     retention: Retention | None = None
+
+    @property
+    def deletes(self) -> Retention | None:
+        return self.retention
 
     def __post_init__(self) -> None:
         ClientConfig.__post_init__(self)

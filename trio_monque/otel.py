@@ -148,9 +148,10 @@ def _begin_block(tracer: trace.Tracer, block: ChildrenOfBlock) -> Callable[[Base
         )
     )
 
+    if span is None:
+        return lambda error: None
+
     def end(error: BaseException | None) -> None:
-        if span is None:
-            return
         _contained(lambda: span.set_attribute("trio_monque.children", len(block.children)))
         _contained(lambda: span.set_attribute("trio_monque.children_failed", sum(map(block.is_failure, block.ended))))
         if isinstance(error, Exception) and not isinstance(error, Snooze):

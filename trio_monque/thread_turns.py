@@ -9,7 +9,6 @@ import queue
 from collections.abc import Awaitable, Callable
 from contextvars import ContextVar, copy_context
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, Final, Generic, TypeVar
 
 import outcome
@@ -64,7 +63,8 @@ async def in_turn(function: Callable[[], T]) -> T:
     """Call `function` in a thread, while the event loop stands still; return what it returns."""
     await trio.lowlevel.checkpoint()
     turn: Turn[T] = Turn()
-    trio.lowlevel.start_thread_soon(partial(copy_context().run, turn.work, function), _ignore)
+    context = copy_context()
+    trio.lowlevel.start_thread_soon(lambda: context.run(turn.work, function), _ignore)
     while True:
         try:
             # Blocks the event loop on purpose: nothing else runs in this turn.

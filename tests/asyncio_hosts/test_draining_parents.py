@@ -102,7 +102,6 @@ def drained_beside_late_news(mongod: EmbeddedServer, db: Database, run: Run, wor
                     looked.set()
 
     run(main)
-    assert (holding.times, looking.times) == (1, 1)
     return completed[0]
 
 

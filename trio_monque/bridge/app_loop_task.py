@@ -194,21 +194,21 @@ class AppCall(Generic[T]):
         if self._grace_owner is not None:
             carry_grace(self._grace_owner)
         scope = anyio.CancelScope()
-        value: T
+        returned: outcome.Value[T] | None = None
         unsafe: BaseException | None = None
         ended: outcome.Value[T] | _Without | None = None
         try:
             with scope:
                 self._scope = scope
                 try:
-                    value = await self._function()
+                    returned = outcome.Value(await self._function())
                 except BaseException as raised:
                     # Before the scope, and all others, look at it: see `foreign_errors`.
                     if (unsafe := safe_error(raised)) is raised:
                         raise
                 if unsafe is not None:
                     raise unsafe
-            ended = _Without.CANCELLED if scope.cancelled_caught else outcome.Value(value)
+            ended = _Without.CANCELLED if scope.cancelled_caught or returned is None else returned
             self._answer(ended)
         except BaseException as error:
             if ended is not None:  # A Ctrl-C, and not in the function.
@@ -282,7 +282,8 @@ class AppCall(Generic[T]):
 
 def call_of(task: asyncio.Task[Any]) -> AppCall[Any] | None:
     """The call that the task works for. From Python 3.12 on; on 3.11 the context of a task cannot be read."""
-    return task.get_context().get(_call_of_context) if hasattr(task, "get_context") else None
+    context_of = getattr(task, "get_context", None)
+    return None if context_of is None else context_of().get(_call_of_context)
 
 
 def _stray(message: str, cause: BaseException) -> outcome.Error:

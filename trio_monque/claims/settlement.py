@@ -20,7 +20,7 @@ from ..jobs.outcomes import CutShort, Discarded, Failed, Snoozed, Succeeded
 from ..jobs.retries_and_next_occurrences import RetryPolicy, awake_at, judged
 from ..locks_and_dead_letters import NEVER, dead_letter_lock, freed, shortened
 from ..safe_text import shown
-from ..store import documents
+from ..store.documents import settling_statements
 from ..store.documents.locked_collection import LockedCollection
 from ..store.documents.settling import DocumentFate, SettledDocument
 from ..store.documents.settling_statements import DocumentWrite, EncodedUpdate
@@ -189,7 +189,7 @@ def encoded_update(locked: LockedCollection, update: object, document: object) -
                         "update", update, f"must not change {locked.lock_field!r}: finish() removes the lock"
                     )
     # Encoded now: the caller may change the object while `finish` waits.
-    return documents.settling_statements.encoded_update(locked, update, document)
+    return settling_statements.encoded_update(locked, update, document)
 
 
 def _named(operator: str, named: Any) -> Iterable[Any]:

@@ -143,7 +143,7 @@ class ClientContext(ServerTime):
             # Checked again: of many threads that arrive together, one creates the indexes, and the others wait here.
             if not self.are_indexes_there:
                 try:
-                    indexes.ensure(self.jobs, self.config.retention, also=self._also)
+                    indexes.ensure(self.jobs, self.config.deletes, also=self._also)
                     check_options(self.jobs)
                 except MonqueConnectionError as error:
                     # If they could be created before, the cause will pass (two live jobs with one unique key, for

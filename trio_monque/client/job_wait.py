@@ -54,11 +54,11 @@ class JobWait:
             return True
         return self._until == "first" and bool(self._ends)
 
-    def take(self, look: EndedLook, gone: Iterable[ObjectId] = ()) -> None:
+    def take(self, found: EndedLook, gone: Iterable[ObjectId] = ()) -> None:
         """Note what a look found, and which jobs are gone for certain."""
-        for job_id, ended in look.ended.items():
+        for job_id, ended in found.ended.items():
             self._end(job_id, ended)
-        for job_id in look.recurring:
+        for job_id in found.recurring:
             self.fail(
                 InvalidOptionError("job", str(job_id), "is recurring: it never ends. Listen to the events of its runs"),
                 job_id,

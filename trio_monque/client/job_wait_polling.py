@@ -76,8 +76,8 @@ class EndWait(Protocol):
 class ChildWait(EndWait, Protocol):
     """A wait that further jobs may join."""
 
-    ids: set[ObjectId]
-    live: set[ObjectId]
+    @property
+    def ids(self) -> set[ObjectId]: ...
 
 
 def look(jobs: JobCollection, ids: Collection[ObjectId]) -> tuple[EndedLook, set[ObjectId]]:
@@ -143,8 +143,8 @@ class EndWatcher:
     def add(self, wait: ChildWait, ids: Set[ObjectId]) -> None:
         """Add jobs to a wait that is watched, and look at them once, soon."""
         with self._changed:
-            wait.ids |= ids
-            wait.live |= ids
+            wait.ids.update(ids)
+            wait.live.update(ids)
             if wait not in self._waits:
                 return  # It is over.
             for job_id in ids:

@@ -476,7 +476,8 @@ class Monque:
             if LISTENING and not operation.only_reads:
                 self._announcer.deliver(operation.caused)
         if operation.on_progress is not None:
-            answer = operation.on_progress(operation.result)
+            result: Any = operation.result
+            answer = operation.on_progress(result)
             if inspect.isawaitable(answer):
                 await answer
 

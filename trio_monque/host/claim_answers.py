@@ -53,11 +53,11 @@ class Taken(Generic[TakenT]):
 class ClaimKind(Protocol[StampT_contra, TakenT]):
     """What each kind of work implements: how to find and how to release the items that a claim has taken."""
 
-    def resolving(self, stamp: StampT_contra) -> Callable[[], Sequence[TakenT]]:
+    def resolving(self, stamp: StampT_contra, /) -> Callable[[], Sequence[TakenT]]:
         """Return a blocking function: it renews all claims with this stamp, and returns the items that they hold."""
         ...
 
-    def release(self, stamp: StampT_contra, held: Sequence[TakenT], now: datetime) -> int:
+    def release(self, stamp: StampT_contra, /, held: Sequence[TakenT], now: datetime) -> int:
         """In a thread: release all items with this stamp, except for those that are held; return how many."""
         ...
 

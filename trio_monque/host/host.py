@@ -234,8 +234,11 @@ class Host(Generic[ClaimT, ReportT]):
     async def _run_with_events(self, started: Callable[[], None]) -> None:
         async with trio.open_nursery() as event_nursery:
             # Shielded: `_deliver_events` has a shield, so a start that is cancelled would wait for it in vain.
+            # Its scope is shielded: listeners want the events of a cancellation most, and these come while everything
+            # else is cancelled.
+            delivering = trio.CancelScope(shield=True)
             with trio.CancelScope(shield=True):
-                delivering = await event_nursery.start(self._deliver_events)
+                await event_nursery.start(self._deliver_events, delivering)
             try:
                 await self.engine.run(started=partial(self._begin, started))
             finally:
@@ -252,8 +255,7 @@ class Host(Generic[ClaimT, ReportT]):
                     self._event_delivery.end_grace()
                     delivering.cancel(reason=f"{self._life.name} has ended")
 
-    async def _deliver_events(self, *, task_status: trio.TaskStatus[trio.CancelScope]) -> None:
-        # Shielded: listeners want the events of a cancellation most, and these come while everything else is cancelled.
-        with trio.CancelScope(shield=True) as scope:
-            task_status.started(scope)
+    async def _deliver_events(self, scope: trio.CancelScope, *, task_status: trio.TaskStatus[None]) -> None:
+        with scope:
+            task_status.started()
             await self._event_delivery.run()

@@ -46,9 +46,11 @@ class TypedWorker(Protocol[T]):
 
     def stored(self, data: T, /) -> Any:
         """Converts data to the stored form. Raises InvalidPayloadError."""
+        ...
 
     def loaded(self, stored: Any, /) -> T:
         """Converts the stored form back to data. Raises UnreadablePayloadError."""
+        ...
 
 
 class WorkerHere(Protocol):
@@ -56,6 +58,7 @@ class WorkerHere(Protocol):
 
     def check_stored(self, stored: Any, /) -> None:
         """Raises InvalidPayloadError if the worker cannot read the stored form."""
+        ...
 
 
 class AsyncWorker(TypedWorker[T], Protocol[T, R_co]):

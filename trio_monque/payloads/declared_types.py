@@ -48,7 +48,7 @@ def _substituted(declared: Any, variables: Mapping[Any, Any]) -> Any:
         if not isinstance(declared, TypeVar):
             return declared
         # A constrained variable is one of several types, like a union.
-        return declared.__bound__ or (Union.__getitem__(declared.__constraints__) if declared.__constraints__ else Any)
+        return declared.__bound__ or (Union[declared.__constraints__] if declared.__constraints__ else Any)  # noqa: UP007
     own = getattr(declared, "__parameters__", ())
     if not own or isinstance(declared, type) or not isinstance(own, tuple):
         return declared  # A generic class without arguments keeps its variables: they are resolved at its fields.

@@ -49,8 +49,8 @@ class JobFinder:
     """The `Finder` of jobs. Used on the thread of the trio run; queries run in database threads."""
 
     # Functions in C: each candidate passes them several times.
-    key_of: Final = attrgetter("id.binary")  # Bytes are hashed in C, and an ObjectId in Python.
-    group_of: Final = attrgetter("name")
+    key_of = staticmethod(attrgetter("id.binary"))  # Bytes are hashed in C, and an ObjectId in Python.
+    group_of = staticmethod(attrgetter("name"))
 
     def __init__(self, shared: SchedulerContext) -> None:
         self._context = shared.client

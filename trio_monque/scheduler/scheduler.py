@@ -48,7 +48,8 @@ class Scheduler(SchedulerClient):
             )
         self._open(parts.client)
         self.id = parts.config.instance_id
-        self._parts = parts
+        # Set once, so a narrower type is safe.
+        self._parts = parts  # pyright: ignore[reportIncompatibleVariableOverride]
 
     @overload
     def register(

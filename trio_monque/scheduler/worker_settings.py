@@ -142,7 +142,7 @@ def _check_then(given: object) -> None:
 def _error_types(option: str, given: object) -> ErrorTypes | None:
     if given is None and option == "retry_on":
         return None
-    types = given if isinstance(given, tuple) else (given,)
+    types: tuple[Any, ...] = given if isinstance(given, tuple) else (given,)
     if not all(isinstance(one, type) and issubclass(one, BaseException) for one in types):
         raise InvalidOptionError(option, given, "must be an exception class, or a tuple of them")
     return types

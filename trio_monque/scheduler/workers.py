@@ -77,7 +77,7 @@ class Workers(Generic[Resources]):
 
     def __init__(self, *, middleware: Iterable[Middleware] = (), loop: Loop | None = None) -> None:
         self._middleware = checked_middleware(middleware)
-        self._loop = _checked_loop(loop)
+        self._loop: Loop | None = _checked_loop(loop)
         self._hold({})
         self._crons: dict[str, CronDeclaration] = {}
         self._resources: dict[Worker[Any], Any] = {}
@@ -319,7 +319,7 @@ def loop_of_all(sets: Iterable[Workers[Any]]) -> Loop | None:
     Raises:
         InvalidOptionError: They need two.
     """
-    loops = {one.loop for one in sets} - {None}
+    loops: set[Loop] = {one.loop for one in sets if one.loop is not None}
     if len(loops) > 1:
         raise InvalidOptionError(
             "loop", "asyncio", 'other workers declare loop="trio": run the two in processes of their own'
@@ -328,9 +328,12 @@ def loop_of_all(sets: Iterable[Workers[Any]]) -> Loop | None:
 
 
 def _checked_loop(loop: object) -> Loop | None:
-    match loop:
-        case None | "trio" | "asyncio":
-            return loop
+    if loop is None:
+        return None
+    if loop == "trio":
+        return "trio"
+    if loop == "asyncio":
+        return "asyncio"
     uvloop = ' (uvloop is an asyncio loop: write "asyncio")' if loop == "uvloop" else ""
     raise InvalidOptionError("loop", loop, f'must be "trio" or "asyncio"{uvloop}, or None for handlers that run on any')
 

@@ -6,7 +6,7 @@ import math
 import sys
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from bson import Int64, ObjectId, tz_util
 
@@ -25,23 +25,26 @@ _DATES: Final = tuple(name for name, kind in TYPES.items() if "datetime" in kind
 # The attribute and the type of each field, as this library writes them. If a document has another field of a job, or
 # another type, `job_of_unusual` reads it.
 _ANY: Final = object
-_USUAL: Final[Mapping[str, tuple[str, Any]]] = {
-    FIELD[attribute]: (attribute, kind)
-    for kind, attributes in (
-        (ObjectId, ("id", "follows", "again.call")),
-        (ObjectId, ("nursery.id", "child.scope", "child.parent")),
-        (str, ("name", "status", "fail_reason", "unique_key", "schedule.cron", "schedule.timezone")),
-        (str, ("claim.by", "claim.token", "internals.receipt")),
-        (datetime, _DATES),
-        (int, ("fail_count", "attempts", "rescues", "internals.rev", "limits.max_attempts", "schedule.version")),
-        (int, ("claim.heartbeat_interval",)),
-        (int, ("nursery.since_attempt", "child.run", "child.cancelled_by")),
-        (str, ("child.block", "child.key")),
-        (dict, ("meta",)),
-        (_ANY, ("data", "result", "progress", "saved", "follow_up", "again.data")),
-    )
-    for attribute in attributes
-}
+_USUAL: Final = cast(
+    "Mapping[str, tuple[str, Any]]",
+    {
+        FIELD[attribute]: (attribute, kind)
+        for kind, attributes in (
+            (ObjectId, ("id", "follows", "again.call")),
+            (ObjectId, ("nursery.id", "child.scope", "child.parent")),
+            (str, ("name", "status", "fail_reason", "unique_key", "schedule.cron", "schedule.timezone")),
+            (str, ("claim.by", "claim.token", "internals.receipt")),
+            (datetime, _DATES),
+            (int, ("fail_count", "attempts", "rescues", "internals.rev", "limits.max_attempts", "schedule.version")),
+            (int, ("claim.heartbeat_interval",)),
+            (int, ("nursery.since_attempt", "child.run", "child.cancelled_by")),
+            (str, ("child.block", "child.key")),
+            (dict, ("meta",)),
+            (_ANY, ("data", "result", "progress", "saved", "follow_up", "again.data")),
+        )
+        for attribute in attributes
+    },
+)
 _UNUSUAL: Final = frozenset(FIELD.values()) - _USUAL.keys()
 _REQUIRED_ATTRIBUTES: Final = frozenset(REQUIRED)
 _STATUS: Final = {status.value: status for status in JobStatus}

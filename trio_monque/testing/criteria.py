@@ -6,7 +6,7 @@ import reprlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final, TypedDict
+from typing import Any, Final, TypedDict, TypeGuard
 
 from ..checks import checked_moment
 from ..error_types import InvalidPayloadError
@@ -57,7 +57,7 @@ def agreements(expected: Any, actual: Any) -> int:
     return int(bool(expected == actual))
 
 
-def _is_sequence(value: object) -> bool:
+def _is_sequence(value: object) -> TypeGuard[Sequence[Any]]:
     return isinstance(value, Sequence) and not isinstance(value, str | bytes)
 
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from socket import AF_INET, AF_INET6, SHUT_RDWR, socket
 from socketserver import TCPServer, ThreadingMixIn
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 import click
@@ -212,11 +212,9 @@ class PagesServer(ThreadingMixIn, WSGIServer):
 
 
 class _RequestHandler(WSGIRequestHandler):
-    server: PagesServer
-
     def parse_request(self) -> bool:
         is_request = super().parse_request()
-        self.server.connections.received(self.connection)
+        cast("PagesServer", self.server).connections.received(self.connection)
         return is_request
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  # The name is that of the base class.

@@ -139,10 +139,10 @@ async def _awaited_although_cancelled(function: Callable[[], T], limiter: asynci
     await anyio.lowlevel.checkpoint_if_cancelled()
     await limiter.acquire()
     cancelled: asyncio.CancelledError | None = None
+    call = asyncio.ensure_future(_in_anyio_thread(function))
+    # Not when this wait ends: the thread may go on after it.
+    call.add_done_callback(partial(_thread_ended, limiter))
     with anyio.CancelScope(shield=True):
-        call = asyncio.ensure_future(_in_anyio_thread(function))
-        # Not when this wait ends: the thread may go on after it.
-        call.add_done_callback(partial(_thread_ended, limiter))
         while not call.done() and (left := owner.seconds_left) > 0:
             try:
                 # By the clock, and in short waits: the cancellation of the run does not pass the shield.

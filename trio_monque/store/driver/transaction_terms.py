@@ -84,7 +84,7 @@ class ClaimSettlement(Protocol[R_contra]):
         """Lock the document in the transaction, by a renewal under the fence. Raises the errors of the driver."""
         ...
 
-    def write(self, value: R_contra, session: ClientSession) -> bool:
+    def write(self, value: R_contra, /, session: ClientSession) -> bool:
         """Decide the end, and write it under the fence, in the transaction; return whether it matched.
 
         `value` is what the function returned. Raises the errors of the driver.

@@ -279,11 +279,11 @@ def _due(jobs: JobCollection, name: str, now: datetime, but: Sequence[ObjectId] 
         due["$or"] = [unowned, {"_id": {"$nin": left_over}}]
     if unfit := [*jobs.broken.of(name), *jobs.unclaimable.of(name), *jobs.elsewhere.of(name), *but]:
         # The skipped documents stay pending, and would fill the head of the queue.
-        due["_id"] = {"$nin": unfit}
+        due["_id"] = ids = dict[str, Any]({"$nin": unfit})
         # If no query can name one of these ids, that document would come back in every look. Its id is not an ObjectId,
         # as the id of every job is: so the look asks for ObjectIds only.
         if not all(map(can_be_named, unfit)):
-            due["_id"]["$type"] = "objectId"
+            ids["$type"] = "objectId"
     return due
 
 

@@ -66,7 +66,7 @@ TEXTS: Final[Mapping[str, tuple[str, str]]] = {
     "parent": ("parent", "Children of"),
 }
 """The filters by a text: each with the attribute of a JobFilter, and what its chip is called."""
-_LABELS: Final = dict(TEXTS.values())
+_LABELS: Final[Mapping[str, str]] = dict(TEXTS.values())
 
 BY_DUE_DATE: Final = ("-next_run_at", "latest due date first")
 
