@@ -7,7 +7,7 @@ import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Optional
 
 import anyio
 import pytest
@@ -170,6 +170,14 @@ class Pool:
         (Workers[None], False),
         (Workers[Pool | None], False),
         (Workers[object], False),
+        (Workers[dict[str, Any]], True),
+        (Workers[tuple[Pool, str]], True),
+        (Workers[Pool | str], True),
+        (Workers[Optional[Pool]], False),  # noqa: UP045
+        (Workers[Annotated[Pool, "shared"]], True),
+        (Workers[Annotated[Pool | None, "shared"]], False),
+        (Workers[Callable[[], Pool]], True),
+        (Workers["Pool"], False),
         (Workers, False),
     ],
     ids=str,
@@ -190,7 +198,7 @@ async def test_workers_that_need_resources_are_not_run_without(
             assert (await workers_of_all([WorkerTarget("shop:workers", workers)], stack)).names == ("send",)
             return
         for value in (workers, lambda: workers):
-            with pytest.raises(MonqueError, match=r"shop:workers is a Workers\[\w+\], and provides no"):
+            with pytest.raises(MonqueError, match=r"shop:workers is a Workers\[.+\], and provides no"):
                 await workers_of_all([WorkerTarget("shop:workers", value)], stack)
 
 

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Final
+from types import UnionType
+from typing import Annotated, Any, Final, Union, get_args, get_origin
 
 import trio
 
@@ -159,8 +160,8 @@ async def _workers_of(target: WorkerTarget, stack: AsyncExitStack) -> Workers[An
         case Workers():
             if (needed := _resources_of(given)) is not None:
                 raise MonqueError(
-                    f"{target.name} is a Workers[{needed.__name__}], and provides no {needed.__name__}: name a "
-                    "function or an async context manager that provides (workers, resources)"
+                    f"{target.name} is a Workers[{needed}], and provides no {needed}: name a function or an async "
+                    "context manager that provides (workers, resources)"
                 )
             return given
         case (Workers() as workers, resources):
@@ -168,11 +169,23 @@ async def _workers_of(target: WorkerTarget, stack: AsyncExitStack) -> Workers[An
     raise MonqueError(f"{target.name} provides a value of type {type(given).__name__}: it must be {_EXPECTED}")
 
 
-def _resources_of(workers: Workers[Any]) -> type | None:
-    """The class of the resources that `Workers[Pool]()` names; None if there are none, or they may be missing."""
+def _resources_of(workers: Workers[Any]) -> str | None:
+    """The type of the resources that `Workers[Pool]()` names; None if there are none, or they may be missing."""
     arguments = getattr(getattr(workers, "__orig_class__", None), "__args__", (None,))
     (named,) = arguments
-    return named if isinstance(named, type) and named not in (Any, object, type(None)) else None
+    return None if _may_be_missing(named) else str(getattr(named, "__name__", named))
+
+
+def _may_be_missing(named: Any) -> bool:
+    """Whether None is a value of this type. If that cannot be known, as of a name in quotes, it is taken to be one."""
+    if named in (None, type(None), Any, object):
+        return True
+    origin = get_origin(named)
+    if origin is Annotated:
+        return _may_be_missing(named.__origin__)
+    if origin in (Union, UnionType):
+        return any(map(_may_be_missing, get_args(named)))
+    return not isinstance(named if origin is None else origin, type)
 
 
 def _explain_loop(error: Exception) -> None:
