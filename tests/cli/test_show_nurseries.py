@@ -125,3 +125,24 @@ def test_invalid_parents_are_named_as_they_were_spelled(command: Command) -> Non
     assert (ended.status, "--parent" in ended.err) == (2, True)
     ended = command("jobs", "--parent", "0" * 24, "--held-by", "one")
     assert (ended.status, "takes no other selection" in ended.err) == (2, True)
+
+
+async def test_children_of_a_parent_that_has_completed_are_listed(command: Command, db: Database) -> None:
+    workers = Workers()
+
+    @workers.register("order")
+    async def order(job: RunningJob[Any]) -> None:
+        async with open_job_nursery(job) as nursery:
+            await nursery.map("part", [1, 2])
+
+    @workers.register("part")
+    async def part(_: RunningJob[Any]) -> None: ...
+
+    async with open_scheduler(db, workers) as scheduler:
+        parent = await scheduler.enqueue("order")
+        with trio.fail_after(30):
+            await scheduler.wait_job(parent)
+    shown = await trio.to_thread.run_sync(command, "show", str(parent.id))
+    assert f"  all children: trio-monque jobs --parent {parent.id}" in shown.lines
+    listed = await trio.to_thread.run_sync(command, "jobs", "--parent", str(parent.id), "--json")
+    assert [(one["name"], one["status"]) for one in listed.json["jobs"]] == [("part", "completed")] * 2

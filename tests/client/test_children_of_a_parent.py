@@ -77,7 +77,9 @@ def test_other_jobs_have_no_children(db: Database, jobs: Collection, parent: Obj
     monque = Monque(db)
     assert keys(monque, filter=JobFilter(parent=ObjectId())) == []
     jobs.update_one({"_id": parent}, {"$unset": {"ownScope": True}})
-    assert keys(monque, filter=JobFilter(parent=parent)) == [], "it is over, and its children are being cancelled"
+    assert keys(monque, filter=JobFilter(parent=parent)) == []
+    jobs.update_one({"_id": parent}, {"$set": {"lastScope": SCOPE}})
+    assert len(keys(monque, filter=JobFilter(parent=parent))) == 6, "its work has ended, or its occurrence"
 
 
 @pytest.mark.parametrize("sort", SORTS)

@@ -122,7 +122,9 @@ class ModelJob:
 
 
 _COMPARED: Final = tuple(one.name for one in fields(ModelJob) if one.name != "token_of")
-_OF_NURSERIES: Final = {name for name, path in NAMES.items() if path.startswith(("nursery.", "child."))}
+_OF_NURSERIES: Final = {
+    name for name, path in NAMES.items() if path.startswith(("nursery.", "child.", "internals.last_scope"))
+}
 """Models of their own are about these, and no operation here writes them."""
 
 

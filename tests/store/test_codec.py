@@ -101,7 +101,7 @@ def test_job_survives_the_way_to_the_database_and_back(db: Database, jobs: Colle
             run=2,
             cancelled_by=1,
         ),
-        internals=JobInternals(rev=4, receipt="r", occurrence=at, resumes_at=at, saved_for=at),
+        internals=JobInternals(rev=4, receipt="r", occurrence=at, resumes_at=at, saved_for=at, last_scope=ObjectId()),
         debounced_since=at,
         follows=ObjectId(),
         follow_up=follow_up,

@@ -53,7 +53,7 @@ COUNTED_IN_PARTS = ("limits.max_attempts", "limits.max_rescues", "schedule.versi
 # As this library writes it, and as anybody might have.
 USUAL: Mapping[str, st.SearchStrategy[Any]] = {
     **dict.fromkeys(("id", "follows", "again.call"), st.builds(ObjectId)),
-    **dict.fromkeys(("nursery.id", "child.scope", "child.parent"), st.builds(ObjectId)),
+    **dict.fromkeys(("nursery.id", "child.scope", "child.parent", "internals.last_scope"), st.builds(ObjectId)),
     **dict.fromkeys(("nursery.since_attempt", "child.run", "child.cancelled_by"), st.integers(0, 9)),
     "nursery.steps": st.sampled_from([{}, {"a": 1, "b.c": [2]}]),
     "nursery.failed": st.sampled_from([{}, {"0": [ObjectId("a" * 24)]}]),

@@ -171,6 +171,8 @@ class JobInternals:
         occurrence: The occurrence of a recurring job that is tried again: the date at which it was first due.
         resumes_at: The due date that this library wrote last for another attempt at the same occurrence.
         saved_for: The occurrence in which a recurring job's handler saved: the date at which it was first due.
+        last_scope: The id of the scope that it had last. A scope ends with the work, and this lists the children
+            afterwards, too. Nothing decides by it.
     """
 
     rev: int = 0
@@ -178,6 +180,7 @@ class JobInternals:
     occurrence: datetime | None = None
     resumes_at: datetime | None = None
     saved_for: datetime | None = None
+    last_scope: ObjectId | None = None
 
 
 NO_CLAIM: Final = JobClaim()

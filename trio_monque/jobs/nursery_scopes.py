@@ -91,6 +91,11 @@ def scope_of(job: Job) -> NurseryScope | None:
     return own if own.occurrence is not None and own.occurrence == occurrence_of(job) else None
 
 
+def has_had_scope(job: Job) -> bool:
+    """Whether the job has a scope, in effect or not, or had one in work that has ended: it may have children."""
+    return job.nursery is not None or job.internals.last_scope is not None
+
+
 def opened_by(job: Job) -> NurseryScope:
     """Return the scope for the nurseries of a run of this job: the one that the job has, in this try, or a new one."""
     own = scope_of(job)

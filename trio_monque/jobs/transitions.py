@@ -443,7 +443,7 @@ def open_scope(job: Job, now: datetime, scope: NurseryScope) -> Transition:
 
     Under the fence: a run that has lost its claim must not start children, which would have no parent.
     """
-    return Transition(guard=fence(job), set={"nursery": scope, "updated_at": now})
+    return Transition(guard=fence(job), set={"nursery": scope, "internals.last_scope": scope.id, "updated_at": now})
 
 
 def reset_deaths(job: Job, now: datetime) -> Transition:

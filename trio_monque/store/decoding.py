@@ -31,7 +31,7 @@ _USUAL: Final = cast(
         FIELD[attribute]: (attribute, kind)
         for kind, attributes in (
             (ObjectId, ("id", "follows", "again.call")),
-            (ObjectId, ("nursery.id", "child.scope", "child.parent")),
+            (ObjectId, ("nursery.id", "child.scope", "child.parent", "internals.last_scope")),
             (str, ("name", "status", "fail_reason", "unique_key", "schedule.cron", "schedule.timezone")),
             (str, ("claim.by", "claim.token", "internals.receipt")),
             (datetime, _DATES),
@@ -185,7 +185,7 @@ def _history(stored: Any) -> list[Mapping[str, Any]]:
 _SHOWN: Final = ("fail_reason", "internals.receipt")
 
 _OF_NURSERIES: Final[Mapping[str, tuple[type, ...]]] = {
-    **dict.fromkeys(("nursery.id", "child.scope", "child.parent"), (ObjectId,)),
+    **dict.fromkeys(("nursery.id", "child.scope", "child.parent", "internals.last_scope"), (ObjectId,)),
     **dict.fromkeys(("nursery.since_attempt", "child.run", "child.cancelled_by"), (int,)),
     "nursery.failed": (dict,),
     "nursery.steps": (dict,),

@@ -45,6 +45,7 @@ FIELD: Final[Mapping[str, str]] = {
     "progress": "progress",
     "saved": "saved",
     "internals.saved_for": "savedFor",
+    "internals.last_scope": "lastScope",
     "internals.occurrence": "occurrence",
     "internals.resumes_at": "resumesAt",
     "started_at": "startedAt",

@@ -17,6 +17,7 @@ from ...error_types import BrokenDocumentError
 from ...jobs.job import Job
 from ...jobs.job_query import JobFilter
 from ...jobs.job_selector import LIVE
+from ...jobs.nursery_scopes import has_had_scope
 from ..output import due, moment
 
 MOST_LISTED: Final = 10
@@ -54,7 +55,7 @@ def family_of(client: SyncMonque, job: Job) -> JobFamily:
     if job.child is not None and job.child.parent is not None and why_cancelled(job, None) is not None:
         with suppress(BrokenDocumentError):
             parent = client.get_job(job.child.parent)
-    own = None if job.nursery is None else job.id
+    own = job.id if has_had_scope(job) else None
     return JobFamily(own, blocks, is_capped, why_cancelled(job, parent), paused)
 
 

@@ -48,6 +48,7 @@ NAMES: Final[Mapping[str, str]] = {
     "progress": "progress",
     "saved": "saved",
     "saved_for": "internals.saved_for",
+    "last_scope": "internals.last_scope",
     "occurrence": "internals.occurrence",
     "resumes_at": "internals.resumes_at",
     "started_at": "started_at",

@@ -43,10 +43,12 @@ def get_job(jobs: JobCollection, job_id: ObjectId) -> Job | None:
 
 @command("read the scope of the job", writes=False)
 def scope_of_children(jobs: JobCollection, parent_id: ObjectId) -> ObjectId | None:
-    """Return the scope that the children of this job have; None if it has no scope."""
+    """Return the scope that the children of this job have, or had when its work ended; None if it never had one."""
+    own, last = FIELD["nursery.id"], FIELD["internals.last_scope"]
     collection = jobs.collection.with_options(codec_options=LENIENT)
-    document = collection.find_one({"_id": parent_id}, [FIELD["nursery.id"]], hint=BY_ID) or {}
-    scope = document.get(FIELD["nursery.id"])
+    document = collection.find_one({"_id": parent_id}, [own, last], hint=BY_ID) or {}
+    # The job of a program has only the first.
+    scope = document.get(own) or document.get(last)
     return scope if isinstance(scope, ObjectId) else None
 
 

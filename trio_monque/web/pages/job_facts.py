@@ -14,6 +14,7 @@ from ...jobs.claim_stamps_and_fences import last_sign_of_life
 from ...jobs.instance import Instance, clamped
 from ...jobs.job import Job, JobStatus, deaths_of
 from ...jobs.job_parts import NO_CLAIM, FollowUpChosen, FollowUpOwed, FollowUpParked
+from ...jobs.nursery_scopes import has_had_scope
 from ..api.full_view import lease_end_of
 from ..words.lengths import ago, counted, grouped, length, moment
 
@@ -210,7 +211,7 @@ def _as_child(job: Job, cancelled: Reason | None) -> Iterator[Fact]:
 
 def facts_of_blocks(parent: Job, blocks: Sequence[BlockNow], *, is_capped: bool) -> Sequence[Fact]:
     """Return the blocks of a parent of job nurseries: their live children, by which they have failed, and a link."""
-    if parent.nursery is None:
+    if not has_had_scope(parent):
         return ()
     found: list[Fact] = []
     for block in blocks:
