@@ -108,7 +108,7 @@ def on_page(heading: str, following: str) -> list[str]:
 
 
 BY_RUN: Final = "`trio-monque run` adds these"
-BY_WARNINGS: Final = "`health().warnings` has"
+BY_WARNINGS: Final = "`health().warnings` lists"
 
 
 @pytest.mark.parametrize(
