@@ -30,7 +30,7 @@ questions_send, questions_receive = trio.open_memory_channel[str](10)  # Stands 
 async def approval(job: RunningJob[Expense]) -> bool:
     answer = job.resources.find_one({"_id": job.id})
     deadline = job.created_at + timedelta(days=3)
-    if answer is not None or datetime.now(UTC) >= deadline:
+    if answer is not None or job.now() >= deadline:
         return answer is not None and answer["yes"]
     await job.step("mail", questions_send.send, str(job.id))
     raise Snooze(until=deadline)

@@ -10,7 +10,7 @@ from zoneinfo import ZoneInfo
 import anyio
 import pytest
 
-from trio_monque import Monque, RunningJob, Workers
+from trio_monque import Monque, RunningJob, Snooze, Workers
 from trio_monque.errors import InvalidOptionError, MonqueError
 from trio_monque.store.driver.types import Database
 from trio_monque.testing import (
@@ -156,5 +156,37 @@ def test_subset_leaves_schedules_out(run: Run, db: Database) -> None:
             await scheduler.enqueue("mail")
             assert (await drain(scheduler, until=now() + timedelta(hours=1))).completed == 1
         assert [one["name"] for one in db["monque_jobs"].find()] == ["mail"]
+
+    run(main)
+
+
+def test_job_now_follows_the_time_of_the_test_in_async_and_plain_handlers(run: Run, db: Database) -> None:
+    """A handler that goes by it can wait for a deadline: `datetime.now()` would never reach that here."""
+    workers, seen = Workers(), dict[str, list[datetime]]()
+
+    @workers.register("async")
+    async def waits(job: RunningJob[None]) -> None:
+        seen.setdefault("async", []).append(job.now())
+        deadline = job.created_at + timedelta(days=3)
+        if job.now() < deadline:
+            raise Snooze(until=deadline)
+
+    @workers.register("plain")
+    def waits_in_a_thread(job: RunningJob[None]) -> None:
+        seen.setdefault("plain", []).append(job.now())
+        if job.now() < job.created_at + timedelta(days=3):
+            raise Snooze(until=job.created_at + timedelta(days=3))
+
+    async def main() -> None:
+        begin = datetime(2040, 1, 1, tzinfo=UTC)
+        async with SchedulerOpener(db)(workers, starts_at=begin) as scheduler:
+            for name in ("async", "plain"):
+                await scheduler.enqueue(name)
+            with anyio.fail_after(30):
+                assert (await drain(scheduler, until=begin + timedelta(days=4))).completed == 2
+        for name in ("async", "plain"):
+            first, second = seen[name]
+            assert begin <= first <= begin + timedelta(minutes=1)
+            assert timedelta(days=3) <= second - begin <= timedelta(days=3, minutes=1)
 
     run(main)

@@ -88,7 +88,10 @@ def test_discard_on_does_not_match_control_exceptions() -> None:
 def test_retry_and_snooze_are_never_at_once() -> None:
     assert after(claimed(), Failed(Retry(after=0), 0)).next_run_at == LATER + timedelta(milliseconds=1)
     assert after(claimed(), Snoozed(Snooze(after=0))).next_run_at == LATER + timedelta(milliseconds=1)
-    assert after(claimed(), Snoozed(Snooze(until=LATER - timedelta(days=1)))).next_run_at > LATER
+    for passed in (timedelta(days=1), timedelta(0)):
+        assert after(claimed(), Snoozed(Snooze(until=LATER - passed))).next_run_at == LATER + timedelta(seconds=1)
+    ahead = LATER + timedelta(milliseconds=1)
+    assert after(claimed(), Snoozed(Snooze(until=ahead))).next_run_at == ahead
     assert (Snooze(after=timedelta(hours=1)).after, Retry(after=timedelta(minutes=2)).after) == (3600, 120)
     assert str(Snooze(after=timedelta(hours=1))) == "for 3600 s"
 

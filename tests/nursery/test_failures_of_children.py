@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import trio
 import trio.lowlevel
+from bson import ObjectId
 from trio.testing import MockClock
 
-from tests.nursery.flows import Flow, live, only, run_parent, statuses
+from tests.nursery.flows import AT, Flow, live, only, run_parent, statuses
 from trio_monque import (
+    Job,
     JobCancelledError,
     JobDeletedError,
     JobFailedError,
     JobNurseryError,
+    JobStatus,
     RunningJob,
     open_job_nursery,
 )
@@ -238,3 +242,11 @@ async def test_child_whose_document_another_program_has_broken_is_a_failure_of_t
             names = (await scheduler.wait_job(parent)).result
     assert names == (["BrokenDocumentError"] if fail == "cancel" else ["BrokenDocumentError", "NoneType"])
     assert live(jobs) == 0
+
+
+def test_reason_of_a_child_that_was_cancelled_is_not_that_of_an_earlier_attempt() -> None:
+    child = Job(id=ObjectId(), name="charge", next_run_at=AT, created_at=AT, updated_at=AT, fail_reason="OSError: no")
+    ended = {status: replace(child, status=status) for status in (JobStatus.FAILED, JobStatus.CANCELLED)}
+    assert JobNurseryError("x", [JobFailedError(ended[JobStatus.FAILED])]).reason == "OSError: no"
+    cancelled = JobNurseryError("x", [JobCancelledError(ended[JobStatus.CANCELLED])])
+    assert cancelled.reason == f"job {ended[JobStatus.CANCELLED]} was cancelled"

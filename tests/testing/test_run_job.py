@@ -35,7 +35,9 @@ async def test_handler_gets_the_job_and_run_job_returns_its_outcome(autojump_clo
         assert (job.saved, job.resources, job.unique_key) == ("half", "pool", "k")
         assert job.job.status is JobStatus.PROCESSING
         assert job.cancel_reason is None
+        begun = job.now()
         await trio.sleep(3)
+        assert job.now() - begun == timedelta(seconds=3)
         return "done"
 
     ran = await run_job(

@@ -233,7 +233,7 @@ class ChildrenOfBlock:
             self._is_logged = True
             job = self.owner.job
             logger.info(
-                "block %r of job %s failed because its child %s failed; cancelling %d other children",
+                "block %r of job %s failed because its child %s did not complete; cancelled others: %d",
                 self.block.key,
                 job,
                 self.failed_by[0],

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..error_types import MonqueError
 from ..foreign_errors import leaves_of
-from .ended_job_errors import JobEndedError
+from .ended_job_errors import JobEndedError, JobFailedError
 from .job import Job
 
 
@@ -36,9 +36,10 @@ class JobNurseryError(ExceptionGroup[Exception]):
 
     @property
     def reason(self) -> str:
-        """Why the first of these children did not complete: its `fail_reason`, or a sentence if it has none."""
+        """Why the first of these children did not complete: the `fail_reason` of one that failed, or a sentence."""
         first = leaves_of(self)[0]
-        reason = first.job.fail_reason if isinstance(first, JobEndedError) else None
+        # A child that was cancelled may have the reason of an earlier attempt that failed.
+        reason = first.job.fail_reason if isinstance(first, JobFailedError) else None
         return reason or str(first)
 
 

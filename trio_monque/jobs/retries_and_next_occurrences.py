@@ -207,10 +207,16 @@ def left_to_others(job: Job, now: datetime) -> Transition:
     return transitions.snooze(job, now, now + LEFT_FOR)
 
 
+SOONEST: Final = timedelta(seconds=1)
+"""For a snooze to a moment that has passed. A handler whose clock is behind that of the database does this again and
+again until the two agree, and so does a handler that goes by the wall clock in a test: without a pause, as fast as jobs
+run."""
+
+
 def awake_at(snooze: Snooze, now: datetime) -> datetime:
-    """When a snoozed job is due again: at least a millisecond after `now`."""
+    """When a snoozed job is due again: at least a millisecond after `now`, and a second if `until` has passed."""
     if snooze.until is not None:
-        return max(snooze.until, now + timedelta(milliseconds=1))
+        return snooze.until if snooze.until > now else now + SOONEST
     return now + timedelta(milliseconds=max(1, round((snooze.after or 0) * 1000)))
 
 

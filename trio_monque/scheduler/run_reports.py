@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from datetime import datetime
 from functools import partial
 from typing import Any, TypeVar
 
@@ -56,6 +57,10 @@ class RunReports:
     def snapshot(self, value: Any, name: str) -> Any:
         """Return a value of a handler as it will be stored. In any thread."""
         return reported(value, name, self._context.jobs, self._max_payload_size)
+
+    def now(self) -> datetime:
+        """Return the time by which jobs are due; see `RunningJob.now`. In any thread."""
+        return self._context.clock.now()
 
     async def report(self, run: Run[Job], name: str, value: Any) -> None:
         """Write a checkpoint or progress, as `snapshot` returned it, under the claim; see `RunningJob.save`."""

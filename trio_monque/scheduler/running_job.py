@@ -56,6 +56,10 @@ class Reporting(Protocol):
         """Commit the writes of the function and the end of the job together."""
         ...
 
+    def now(self) -> datetime:
+        """Return the time by which jobs are due. In any thread."""
+        ...
+
     @property
     def nurseries(self) -> NurseryReporting:
         """Writes for the job nurseries of runs."""
@@ -182,6 +186,14 @@ class RunningJob(Generic[T, Resources]):
         return self.job.errors
 
     # --- The run ---
+
+    def now(self) -> datetime:
+        """Return the time by which jobs are due (UTC): that of the database's clock; virtual in a test.
+
+        Compare it with `next_run_at`, `created_at` and other moments of jobs: the clock of this machine may differ, and
+        the wall clock does not follow the time of a test. From any thread of the handler.
+        """
+        return self._surroundings.reporting.now()
 
     @property
     def deadline(self) -> float:

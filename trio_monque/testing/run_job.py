@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from functools import partial
 from typing import Any, TypeVar, Unpack, cast, overload
 
@@ -238,6 +239,7 @@ class _Alone(JobRuns):
         db_threads = DatabaseThreads()
         paused = PausedNames(db_threads, time_of_loops=LoopTime(is_event_driven=True))
         shared = SchedulerContext(context, db_threads, workers, config, paused, JobReporter(EventDelivery()))
+        self._context = context
         self.nurseries = _StepsOnly(context, config)
         super().__init__(shared, make, self.nurseries)
         self.reports: list[tuple[str, Any]] = []
@@ -251,6 +253,9 @@ class _Alone(JobRuns):
     def conclude(self, claim: Job, end: RunEnd) -> JobSettlement:
         self._end = end
         return super().conclude(claim, end)
+
+    def now(self) -> datetime:
+        return self._context.clock.now()
 
     def snapshot(self, value: Any, name: str) -> Any:
         return reported(value, name, self._jobs, self._config.max_payload_size)
