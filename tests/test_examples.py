@@ -105,9 +105,20 @@ def test_program_adds_squares_as_they_come_and_leaves_no_job_of_its_own(mongod: 
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("tests", ["examples/workflows/test_order.py", "examples/workflows/test_on_asyncio.py"])
-def test_workflow_is_tested_in_virtual_time_and_on_asyncio(mongod: EmbeddedServer, db: Database, tests: str) -> None:
-    assert "2 passed" in run_program("-m", "pytest", "-q", "-n", "0", tests, uri=mongod.uri, database=db.name)
+@pytest.mark.parametrize(
+    ("mode", "tests", "number"),
+    [
+        ("true", "examples/workflows/test_order.py", 2),
+        ("false", "examples/workflows/test_on_asyncio.py", 2),
+        ("false", "examples/test_nightly_report.py", 1),
+    ],
+)
+def test_workflow_and_schedule_are_tested_in_virtual_time_and_on_asyncio(
+    mongod: EmbeddedServer, db: Database, mode: str, tests: str, number: int
+) -> None:
+    """With `trio_mode`, as this repository has it, pytest-trio runs each test on trio, whatever its backend is."""
+    command = ["-m", "pytest", "-q", "-n", "0", "-o", f"trio_mode={mode}", tests]
+    assert f"{number} passed" in run_program(*command, uri=mongod.uri, database=db.name)
 
 
 WEB = ROOT / "examples/web_service"

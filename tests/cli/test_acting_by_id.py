@@ -66,6 +66,10 @@ def test_retry_and_delete_and_reschedule_by_id(command: Command, db: Database, j
     assert found is not None
     assert (found.status, found.fail_count) == ("pending", 0)
     assert timedelta(hours=1.9) < found.next_run_at - now() < timedelta(hours=2.1)
+    assert command("reschedule", str(job_id), "now").status == 0
+    found = Monque(db).sync.get_job(job_id)
+    assert found is not None
+    assert abs(found.next_run_at - now()) < timedelta(minutes=1)
     ended = command("delete", str(job_id), str(job_id))
     assert (ended.status, ended.lines, ended.err) == (0, [f"deleted {job_id}"], "")
     assert jobs.count_documents({}) == 0

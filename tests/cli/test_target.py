@@ -226,3 +226,35 @@ async def fails_as_it_closes() -> None:
         raise MonqueError("could not reach the outbox")
     except MonqueError as error:
         raise ValueError("17 invoices were not sent") from error
+
+
+async def test_function_with_a_parameter_uri_gets_the_connection_string() -> None:
+    given: list[str] = []
+
+    def plain(uri: str = "mongodb://elsewhere") -> Workers[str]:
+        given.append(uri)
+        return shop()
+
+    async def of_async(*, uri: str) -> tuple[Workers[str], str]:
+        given.append(uri)
+        return shop(), "pool"
+
+    @asynccontextmanager
+    async def opened(uri: str) -> AsyncIterator[tuple[Workers[str], str]]:
+        given.append(uri)
+        yield shop(), "pool"
+
+    for function in (plain, of_async, opened):
+        async with AsyncExitStack() as stack:
+            target = WorkerTarget("shop:open_workers", function)
+            assert (await workers_of_all([target], stack, "mongodb://h/shop")).names == ("send", "weigh", "post")
+    assert given == ["mongodb://h/shop"] * 3
+
+    async def needs_more(uri: str, pool: str) -> Workers[str]:
+        return shop()
+
+    async with AsyncExitStack() as stack:
+        with pytest.raises(
+            MonqueError, match=r"is a value of type function that needs arguments \(it can have uri= only\)"
+        ):
+            await workers_of_all([WorkerTarget("shop:needs_more", needs_more)], stack, "mongodb://h/shop")

@@ -60,6 +60,8 @@ class _Moment(click.ParamType[When]):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> When:
         if callable(value):
             return value  # type: ignore[no-any-return]
+        if value == "now":
+            return lambda now: now
         if (seconds := seconds_in(value)) is not None:
             try:
                 length = timedelta(seconds=seconds)

@@ -36,6 +36,7 @@ Examples:
 """
 _RESCHEDULE_EXAMPLES: Final = """\b
 Examples:
+  trio-monque reschedule 65f1c0ffee0123456789abcd now
   trio-monque reschedule 65f1c0ffee0123456789abcd 2h
   trio-monque reschedule 65f1c0ffee0123456789abcd 2030-01-31T12:00+01:00
 """
@@ -135,7 +136,7 @@ def delete(
 @click.argument("job_id", metavar="ID")
 @click.argument("when", type=FROM_NOW)
 def reschedule(access: JobsAccess, *, job_id: str, when: When) -> int:
-    """Let the pending job ID be due at WHEN: a length of time from now, or a moment.
+    """Let the pending job ID be due at WHEN: now, a length of time from now, or a moment.
 
     Exit status: 0 if it was done, 1 if the job is not pending or does not exist, 2 if it could not be done.
     """

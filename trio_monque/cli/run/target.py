@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -116,10 +116,11 @@ def declared_loop(targets: Sequence[WorkerTarget]) -> str | None:
     return loop_of_all([target.value for target in targets if isinstance(target.value, Workers)])
 
 
-async def workers_of_all(targets: Sequence[WorkerTarget], stack: AsyncExitStack) -> Workers[Any]:
+async def workers_of_all(targets: Sequence[WorkerTarget], stack: AsyncExitStack, uri: str = "") -> Workers[Any]:
     """Return the workers of all targets, those of each with the resources of their target.
 
-    Functions are called, and async context managers entered, in this order: the stack leaves them.
+    Functions are called, and async context managers entered, in this order: the stack leaves them. One that has a
+    parameter `uri` gets the connection string.
 
     Raises:
         MonqueError: A target gives something else, or no workers, or two targets have a worker of the same name.
@@ -128,7 +129,7 @@ async def workers_of_all(targets: Sequence[WorkerTarget], stack: AsyncExitStack)
     names: dict[str, str] = {}
     sets: list[Workers[Any]] = []
     for target in targets:
-        workers = await _workers_of(target, stack)
+        workers = await _workers_of(target, stack, uri)
         if not workers.names:
             raise MonqueError(f"{target.name} has no workers: import the modules that register their handlers")
         for name in workers.names:
@@ -142,13 +143,14 @@ async def workers_of_all(targets: Sequence[WorkerTarget], stack: AsyncExitStack)
     return sets[0].union(*sets[1:])
 
 
-async def _workers_of(target: WorkerTarget, stack: AsyncExitStack) -> Workers[Any]:
+async def _workers_of(target: WorkerTarget, stack: AsyncExitStack, uri: str) -> Workers[Any]:
     given = target.value
     if not isinstance(given, Workers):
         check_usable(target)
         try:
             if callable(given) and not isinstance(given, AbstractAsyncContextManager):
-                given = given()  # Those that `asynccontextmanager` makes could be called too, to decorate a function.
+                # Those that `asynccontextmanager` makes could be called too, to decorate a function.
+                given = given(uri=uri) if _takes_uri(given) else given()
             if inspect.isawaitable(given):
                 given = await given
             if isinstance(given, AbstractAsyncContextManager):
@@ -167,6 +169,13 @@ async def _workers_of(target: WorkerTarget, stack: AsyncExitStack) -> Workers[An
         case (Workers() as workers, resources):
             return workers.with_resources(resources)
     raise MonqueError(f"{target.name} provides a value of type {type(given).__name__}: it must be {_EXPECTED}")
+
+
+def _takes_uri(function: Callable[..., Any]) -> bool:
+    try:
+        return "uri" in signature_of(function).parameters
+    except (TypeError, ValueError):  # Some builtins have no signature.
+        return False
 
 
 def _resources_of(workers: Workers[Any]) -> str | None:
@@ -208,12 +217,12 @@ def check_usable(target: WorkerTarget) -> None:
     problem = f"is a value of type {type(target.value).__name__}"
     if callable(target.value):
         try:
-            signature_of(target.value).bind()
+            signature_of(target.value).bind(**({"uri": ""} if _takes_uri(target.value) else {}))
             return
         except ValueError:  # Some builtins have no signature.
             return
         except TypeError:
-            problem += " that cannot be called without arguments"
+            problem += " that needs arguments (it can have uri= only)"
     raise MonqueError(f"{target.name} {problem}: it must be {_EXPECTED}")
 
 
