@@ -231,9 +231,9 @@ async def fails_as_it_closes() -> None:
 async def test_function_with_a_parameter_uri_gets_the_connection_string() -> None:
     given: list[str] = []
 
-    def plain(uri: str = "mongodb://elsewhere") -> Workers[str]:
+    def plain(uri: str = "mongodb://elsewhere") -> tuple[Workers[str], str]:
         given.append(uri)
-        return shop()
+        return shop(), "pool"
 
     async def of_async(*, uri: str) -> tuple[Workers[str], str]:
         given.append(uri)
