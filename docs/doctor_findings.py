@@ -13,11 +13,14 @@ from trio_monque.cli.doctor.terminal_words import KINDS
 PAGE = Path(__file__).parent / "how-to" / "troubleshoot.md"
 BEGIN, END = "<!-- the findings of the doctor -->\n", "<!-- the end of the findings -->\n"
 
+APPENDED = re.compile(r"(?<=[.)])\{\w+\}|\{start\}")
+"""What only some cases say: a sentence before or after the others."""
 CODE_OR_OPTION = re.compile(r"`[^`]*`|(?<![\w-])--[a-z][\w-]*")
 
 
 def shown(text: str) -> str:
     """Return a text of the doctor as the page has it: an ellipsis for each value, and options as code."""
+    text = APPENDED.sub("", text)
     text = re.sub(r"\{[^}]*\}", "…", text).replace("|", r"\|")
     return CODE_OR_OPTION.sub(lambda found: found[0] if found[0].startswith("`") else f"`{found[0]}`", text)
 

@@ -170,7 +170,7 @@ PENDING: Final = {
         """
         It has been due for 1m 30s, and is the first of its name.
         1 live instance runs its name, and held 0 jobs of it at the
-        last heartbeat. Nothing seems to hold it up: look again in a few seconds, then ask `trio-monque doctor`, then
+        last heartbeat. Nothing seems to hold it up: look again in a minute, then ask `trio-monque doctor`, then
         look in the log of the worker for its id.
         """,
     ),
@@ -209,7 +209,7 @@ PENDING: Final = {
         """
         It has been due for 1h, and is the first of its name.
         1 live instance runs its name, and held 0 jobs of it at the
-        last heartbeat. Nothing seems to hold it up: look again in a few seconds, then ask `trio-monque doctor`, then
+        last heartbeat. Nothing seems to hold it up: look again in a minute, then ask `trio-monque doctor`, then
         look in the log of the worker for its id.
         """,
     ),
@@ -241,7 +241,7 @@ PENDING: Final = {
         """
         It has been due for 1m 30s, and is the first of its name.
         1 live instance runs its name, and held 0 jobs of it at the
-        last heartbeat. Nothing seems to hold it up: look again in a few seconds, then ask `trio-monque doctor`, then
+        last heartbeat. Nothing seems to hold it up: look again in a minute, then ask `trio-monque doctor`, then
         look in the log of the worker for its id.
         """,
     ),
@@ -251,8 +251,7 @@ PENDING: Final = {
         {},
         """
         It is pending and still has an owner (w9), so no scheduler claims it: another program left it in this state.
-        Cancel it and retry it (`trio-monque cancel 65f1c0ffee0123456789abcd`,
-        `trio-monque retry 65f1c0ffee0123456789abcd`).
+        Once no program works on it: `trio-monque repair 65f1c0ffee0123456789abcd --unset claimedBy`.
         """,
     ),
 }

@@ -22,6 +22,7 @@ EVERY_VALUE: Final = {
     "share": 0.8,
     "writes": 2000.0,
     "names": ["a", "b"],
+    "others": [],
     "members": {"a:1": "PRIMARY"},
     "similar": None,
     "since": None,

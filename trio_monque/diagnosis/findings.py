@@ -91,6 +91,7 @@ SEVERITIES: Final[Mapping[str, Severity]] = {
     "paused-name": Severity.WARNING,
     "backlog": Severity.WARNING,
     "long-runs": Severity.WARNING,
+    "slots-taken": Severity.WARNING,
     "not-starting": Severity.WARNING,
     "poison-job": Severity.PROBLEM,
     "failing-name": Severity.WARNING,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Final
 
@@ -11,6 +12,8 @@ from ..store.reads.diagnosis.caps import Count
 from ..store.reads.diagnosis.held_jobs import RunsOfName
 from .facts import JobFacts
 from .findings import Finding, found
+
+MOST_NAMES_IN_THE_WAY: Final = 3
 
 LATE: Final = 60.0
 """Seconds that a job may be due before its name counts as one with a backlog."""
@@ -58,7 +61,25 @@ def _judge_late(backlog: Backlog, facts: JobFacts, live: Sequence[Instance]) -> 
             since=longest.since,
             longest=facts.ago(longest.since),
         )
+    if not runs and (names := _names_in_the_way(name, live)):
+        return found("slots-taken", **late, names=names)
     return found("backlog", **late)
+
+
+def _names_in_the_way(name: str, live: Sequence[Instance]) -> Sequence[str]:
+    """Return the names whose jobs hold all slots of the instances that run this one; none if a slot is free there."""
+    serving = [one for one in live if name in one.names and not one.draining]
+    if not all(one.slots is not None and _taken(one) >= one.slots for one in serving):
+        return ()
+    held: Counter[str] = Counter()
+    for one in serving:
+        held.update({**one.held_by_name, **one.overdue_by_name})
+    return [other for other, _ in held.most_common(MOST_NAMES_IN_THE_WAY) if other != name]
+
+
+def _taken(instance: Instance) -> int:
+    """Return how many slots its runs and the threads of cancelled runs held at its last heartbeat."""
+    return instance.held - instance.parked + sum(instance.overdue_by_name.values())
 
 
 def _has_free_slot(instance: Instance, name: str, runs: RunsOfName | None, facts: JobFacts) -> bool:
@@ -75,5 +96,4 @@ def _has_free_slot(instance: Instance, name: str, runs: RunsOfName | None, facts
     is_limit_known = not number or len(instance.names) == 1
     # What it held then and does not run any more has ended: its jobs do start.
     are_the_same = instance.held_by_name.get(name, 0) <= number and name not in instance.overdue_by_name
-    taken = instance.held - instance.parked + sum(instance.overdue_by_name.values())
-    return is_limit_known and are_the_same and taken < instance.slots
+    return is_limit_known and are_the_same and _taken(instance) < instance.slots

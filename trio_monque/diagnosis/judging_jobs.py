@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from ..jobs.failure_groups import error_kind, group_by
 from ..jobs.instance import Instance, may_run, similar_name
@@ -20,6 +20,9 @@ from .failing_names import failing_names
 from .findings import Finding, found
 from .judging_backlogs import judge_backlog
 from .reasons import BLOCKED_LATELY
+
+MOST_BROKEN_NAMED: Final = 10
+"""Broken documents whose ids a finding has: `trio-monque jobs` does not list them."""
 
 
 def judge_jobs(facts: JobFacts) -> Iterator[Finding]:
@@ -120,6 +123,7 @@ def _judge_documents(facts: JobFacts) -> Iterator[Finding]:
             "broken-document",
             count=Count(len(some), len(facts.broken) >= MOST_DOCUMENTS),
             document=shown(some[0].document_id),
+            others=[shown(one.document_id) for one in some[1:MOST_BROKEN_NAMED]],
             problem=some[0].reason,
         )
 

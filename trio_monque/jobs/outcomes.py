@@ -51,7 +51,7 @@ class Snooze(Exception):  # noqa: N818
         if (after is None) == (until is None):
             raise InvalidOptionError("after", after, "give either after= or until=")
         self.after = None if after is None else checked_seconds("after", after)
-        super().__init__(f"for {self.after:g} s" if self.after is not None else f"until {until}")
+        super().__init__(f"for {self.after:.10g} s" if self.after is not None else f"until {until}")
         self.until = None if until is None else checked_moment("until", until)
 
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from ...diagnosis.findings import SEVERITIES, Finding, Severity
 from ...store.reads.diagnosis.caps import Count
-from ..output import moment, since_and_by
+from ..output import duration, moment, since_and_by
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +65,15 @@ def shown(finding: Finding) -> ShownFinding:
     return ShownFinding(KINDS[finding.kind], _fields_of(finding))
 
 
+class Length(float):
+    """A length of time in seconds: a number in JSON, and words in a sentence."""
+
+    def __format__(self, _spec: str) -> str:
+        return duration(float(self))
+
+
+LENGTHS: Final = frozenset({"ago", "silent", "longest", "lease", "seconds"})
+
 _KINDS: Final[dict[str, KindWords]] = {}
 KINDS: Final[Mapping[str, KindWords]] = _KINDS
 """All kinds, by name, in the order of the page."""
@@ -81,9 +90,8 @@ def _say(name: str, sentence: str, advice: str) -> None:
 def _fields_of(finding: Finding) -> dict[str, Any]:
     given = finding.values
     fields = dict(given)
-    for name in ("ago", "silent"):
-        if name in given:
-            fields[name] = f"{given[name]:.0f}"
+    for name in LENGTHS & given.keys():
+        fields[name] = Length(given[name])
     if "name" in given:
         fields["quoted"] = quote(given["name"])
     if "similar" in given:
@@ -110,14 +118,12 @@ _START: Final = "No instance is alive: start a worker, `trio-monque run MODULE:A
 
 
 def _of_stuck_jobs(values: Mapping[str, Any]) -> dict[str, Any]:
-    lease = {"lease": f"{values['lease']:g}"}
     if values["state"] == "ended":
-        return {**lease, "reason": "it has ended, as it has no entry in the fleet"}
+        return {"reason": "it has ended, as it has no entry in the fleet"}
     where = f"its process {values['pid']} on {values['host']}"
     if values["state"] == "alive":
-        return {**lease, "reason": f"{where} is alive, but does not renew them"}
-    silent = f"has sent no heartbeat for {values['ago']:.0f} s: it died or is frozen"
-    return {**lease, "reason": f"{where} {silent}"}
+        return {"reason": f"{where} is alive, but does not renew them"}
+    return {"reason": f"{where} has sent no heartbeat for {duration(values['ago'])}: it died or is frozen"}
 
 
 def _of_members(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -131,7 +137,7 @@ def _of_clocks(values: Mapping[str, Any]) -> dict[str, Any]:
 def _of_block(values: Mapping[str, Any]) -> dict[str, Any]:
     handler = values["handler"]
     culprit = "Something outside of the handlers" if handler is None else f"A handler of {handler!r}"
-    return {"culprit": culprit, "seconds": f"{values['seconds']:.1f}"}
+    return {"culprit": culprit}
 
 
 def _of_size(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -141,7 +147,8 @@ def _of_size(values: Mapping[str, Any]) -> dict[str, Any]:
 _OWN_TEXTS: Final[Mapping[str, Callable[[Mapping[str, Any]], dict[str, Any]]]] = {
     "blocked-loop": _of_block,
     "stuck-jobs": _of_stuck_jobs,
-    "long-runs": lambda one: {"since": moment(one["since"]), "longest": f"{one['longest']:.0f}"},
+    "long-runs": lambda one: {"since": moment(one["since"])},
+    "slots-taken": lambda one: {"names": ", ".join(map(repr, one["names"]))},
     "no-primary": _of_members,
     "no-majority": _of_members,
     "clock-off": _of_clocks,
@@ -153,8 +160,8 @@ _OWN_TEXTS: Final[Mapping[str, Callable[[Mapping[str, Any]], dict[str, Any]]]] =
         "at": moment(one["at"]),
         "schedule": f"job {one['job']}" if one["key"] is None else f"job {one['job']}, with the key {one['key']!r}",
     },
+    "broken-document": lambda one: {"others": f" Also: {', '.join(one['others'])}." if one["others"] else ""},
     "node-indexes": lambda one: {"names": ", ".join(one["names"])},
-    "expiring-index": lambda one: {"seconds": f"{one['seconds']:g}"},
 }
 
 # --- The server ---
@@ -285,7 +292,7 @@ _say(
 )
 _say(
     "expiring-index",
-    "The index {index} makes the server delete documents after {seconds} s, including pending and running jobs.",
+    "The index {index} makes the server delete documents after {seconds}, including pending and running jobs.",
     "Drop it, and use the `retention` of a scheduler, which deletes only ended jobs.",
 )
 _say(
@@ -309,7 +316,7 @@ _say(
 )
 _say(
     "dead-instance",
-    "Instance {instance} (process {pid} on {host}) sent its last heartbeat {ago} s ago: it died, is frozen, or cannot "
+    "Instance {instance} (process {pid} on {host}) sent its last heartbeat {ago} ago: it died, is frozen, or cannot "
     "reach the database.",
     "Check that process, and start another one if it is gone. Live instances rescue its jobs within a lease. One of "
     "them removes its entry when it has seen no heartbeat for ten of its intervals, counted from its own start at the "
@@ -325,7 +332,7 @@ _say(
 )
 _say(
     "blocked-loop",
-    "{culprit} blocked the event loop of {instance} for {seconds} s or longer, seen last {ago} s ago. Times that its "
+    "{culprit} blocked the event loop of {instance} for {seconds} or longer, seen last {ago} ago. Times that its "
     "loop was blocked for longer than a second since its start: {times}.",
     'Now: pause the name, and restart the process. The log of {instance} has the frames: look for "is blocked for". '
     "Make the handler a plain function, which runs in a thread, or make the blocking call in a thread. While a loop is "
@@ -333,9 +340,9 @@ _say(
 )
 _say(
     "stuck-jobs",
-    "Jobs stuck in `processing`: {count}. Their holder {instance} has not renewed its claims for {silent} s: {reason} "
+    "Jobs stuck in `processing`: {count}. Their holder {instance} has not renewed its claims for {silent}: {reason} "
     "(for example job {job}).",
-    "{start}A live instance makes them pending again when it has seen no renewal for {lease} s. If the process still "
+    "{start}A live instance makes them pending again when it has seen no renewal for {lease}. If the process still "
     "exists, find out why it is stuck: it may be stopped, suspended, or cut off from the network.",
 )
 _say(
@@ -347,7 +354,7 @@ _say(
 _say(
     "stuck-node-jobs",
     "Jobs in `processing` under {instance}: {count}. It is not an instance of this library, and has not renewed its "
-    "claims for {silent} s (for example job {job}).",
+    "claims for {silent} (for example job {job}).",
     "{start}If that process is gone, a live instance takes its jobs when their claims are older than its "
     "`lock_timeout` (by default half an hour).",
 )
@@ -380,22 +387,30 @@ _say(
 )
 _say(
     "backlog",
-    "Due jobs named {name!r}: {due}; the oldest has waited {ago} s.",
+    "Due jobs named {name!r}: {due}; the oldest has waited {ago}.",
     "The fleet cannot keep up: start more worker processes, or raise the `concurrency` of that worker. If no job "
     "starts at all, check the log of a worker.",
 )
 _say(
     "long-runs",
-    "Due jobs named {name!r}: {due}; the oldest has waited {ago} s. All running jobs of this name ({running}) were "
-    "claimed more than a minute ago; job {job} has run longest, for {longest} s, since {since}.",
+    "Due jobs named {name!r}: {due}; the oldest has waited {ago}. All running jobs of this name ({running}) were "
+    "claimed more than a minute ago; job {job} has run longest, for {longest}, since {since}.",
     "Inspect it: `trio-monque show {job}`. If it hangs, cancel it: `trio-monque cancel {job}`, and give its worker a "
     "`timeout`. If such jobs normally take this long, start more worker processes, or raise the `concurrency` of that "
     "worker. If overdue-threads names it too, only a restart frees the slots. If that worker has free slots, see "
     "not-starting.",
 )
 _say(
+    "slots-taken",
+    "Due jobs named {name!r}: {due}; the oldest has waited {ago}. No job of this name is running: jobs of other names "
+    "({names}) hold all slots of the instances that run it.",
+    "Look at what they do: `trio-monque jobs --status processing`. So that they cannot hold all slots, lower the "
+    "`concurrency` of their workers below that of the scheduler, give this worker a higher `priority`, or start more "
+    "worker processes (`--only` runs one with this name alone).",
+)
+_say(
     "not-starting",
-    "Due jobs named {name!r}: {due}; the oldest has waited {ago} s. Slots are free in {instance}, but these jobs do "
+    "Due jobs named {name!r}: {due}; the oldest has waited {ago}. Slots are free in {instance}, but these jobs do "
     "not start.",
     'Look in the log of {instance} for "skipped job": the server may refuse claims on these jobs, for example '
     "because of a validator of the collection. If jobs of this name do start, and end at once, the fleet cannot keep "
@@ -407,11 +422,12 @@ _say(
     "{deaths} claims in a row died.",
     "If it still runs, end it: `trio-monque cancel {job}`. Inspect it: `trio-monque show {job}`. Then check what it "
     "does to its process: memory, native code, a call that exits. Once it is fixed, `trio-monque retry {job}` runs it "
-    "again; `trio-monque delete {job}` deletes it. After `max_rescues` deaths it becomes `failed`.",
+    "again; `trio-monque delete {job}` deletes it. A job whose claims died more than `max_rescues` times becomes "
+    "`failed`.",
 )
 _say(
     "failing-name",
-    "Jobs named {name!r} are failing: {failed} of {attempts} attempts in the last {seconds:.0f} s. Failed for good: "
+    "Jobs named {name!r} are failing: {failed} of {attempts} attempts in the last {seconds}. Failed for good: "
     "{failed_for_good}.",
     "Inspect one: `trio-monque jobs --name {quoted} --status failed` lists those that failed for good, and "
     "`--status pending` those that will be retried. `trio-monque show ID` has the traceback.",
@@ -438,12 +454,12 @@ _say(
     "not-started-in-time",
     "Jobs named {name!r} that were cancelled in the last day because no run began before their `start_by`: "
     "{count} (for example job {job}).{obstacle}",
-    "Find out why they waited: no worker ran, or none had a free slot. `trio-monque retry {job}` runs one after all, "
-    "without its limit.",
+    "Find out why they waited: no worker ran, none had a free slot, or its event loop was blocked (`blocked-loop`). "
+    "`trio-monque retry {job}` runs one after all, without its limit.",
 )
 _say(
     "owed-follow-ups",
-    "Ended jobs named {name!r} whose follow-up was not enqueued yet: {count}; the oldest has waited {ago} s.",
+    "Ended jobs named {name!r} whose follow-up was not enqueued yet: {count}; the oldest has waited {ago}.",
     'Start a worker whose `then` creates it. If one is running, its function raises: look in its log for "could not '
     'enqueue the follow-up". To drop these follow-ups, deploy `then=lambda job: None`. Until then, retention keeps '
     "the jobs.",
@@ -470,9 +486,10 @@ _say(
 )
 _say(
     "broken-document",
-    "Documents that cannot be run: {count}, for example {document}: {problem}.",
-    "Repair each: `trio-monque repair ID --set FIELD=VALUE`, for example `--set nextRunAt=now`; to set several "
-    "fields, repeat `--set` in one call. `trio-monque show --raw ID` prints a document, `trio-monque delete ID` "
+    "Documents that cannot be run: {count}, for example {document}: {problem}.{others}",
+    "Repair each: `trio-monque repair ID --set FIELD=VALUE`, for example `--set nextRunAt=now`, or `--unset FIELD`, "
+    "for example `--unset claimedBy` for a pending job that has an owner; one call takes several of them. "
+    "`trio-monque show --raw ID` prints a document, `trio-monque delete ID` "
     "deletes it. Until then, schedulers skip these documents and check them again every minute.",
 )
 _say(

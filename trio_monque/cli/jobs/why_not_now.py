@@ -25,7 +25,7 @@ def sentence_about_name(reason: Reason) -> str:
 def _has_owner(values: Values, job: Job) -> str:
     return (
         f"It is pending and still has an owner ({values['by']}), so no scheduler claims it: another program left it "
-        f"in this state. Cancel it and retry it (`trio-monque cancel {job.id}`, `trio-monque retry {job.id}`)."
+        f"in this state. Once no program works on it: `trio-monque repair {job.id} --unset claimedBy`."
     )
 
 
@@ -175,7 +175,7 @@ _SENTENCES: Final[Mapping[str, Callable[[Values, Job], str]]] = {
     "blocked_loop": _blocked_loop,
     "is_suspect": _is_suspect,
     "nothing_known": lambda *_: (
-        "Nothing seems to hold it up: look again in a few seconds, then ask `trio-monque doctor`, then look in the "
+        "Nothing seems to hold it up: look again in a minute, then ask `trio-monque doctor`, then look in the "
         "log of the worker for its id."
     ),
     "runs": _runs,

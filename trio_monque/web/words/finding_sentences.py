@@ -259,6 +259,16 @@ _TEXTS: Final[Mapping[str, tuple[str, str]]] = {
             "start more instances, or raise the concurrency of that worker."
         ),
     ),
+    "slots-taken": (
+        (
+            "Due jobs named {name}: {due}; the oldest has waited {ago}. No job of this name is running: jobs of other "
+            "names ({names}) hold all slots of the instances that run it."
+        ),
+        (
+            "Look at what they do. So that they cannot hold all slots, lower the concurrency of their workers, give "
+            "this worker a higher priority, or start more instances."
+        ),
+    ),
     "not-starting": (
         (
             "Due jobs named {name}: {due}; the oldest has waited {ago}. Slots are free in {instance}, but these jobs "
@@ -298,8 +308,8 @@ _TEXTS: Final[Mapping[str, tuple[str, str]]] = {
             "{count}, for example {job}.{obstacle}"
         ),
         (
-            "Find out why they waited: no worker ran, or none had a free slot. A retry runs a job after all, without "
-            "its limit."
+            "Find out why they waited: no worker ran, none had a free slot, or its event loop was blocked. A retry "
+            "runs a job after all, without its limit."
         ),
     ),
     "owed-follow-ups": (

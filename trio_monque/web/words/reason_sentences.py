@@ -129,7 +129,7 @@ _SENTENCES: Final[Mapping[str, Callable[[Values], str]]] = {
         "such job at a time."
     ),
     "nothing_known": lambda _: (
-        "Nothing seems to hold it up: look again in a few seconds, then look in the log of the worker for its id."
+        "Nothing seems to hold it up: look again in a minute, then look in the log of the worker for its id."
     ),
     "runs": _runs,
     "is_silent": _is_silent,
