@@ -13,7 +13,7 @@ from trio_monque.cli.doctor.terminal_words import KINDS
 PAGE = Path(__file__).parent / "how-to" / "troubleshoot.md"
 BEGIN, END = "<!-- the findings of the doctor -->\n", "<!-- the end of the findings -->\n"
 
-APPENDED = re.compile(r"(?<=[.)])\{\w+\}|\{start\}")
+APPENDED = re.compile(r"\{(obstacle|others|start)\}")
 """What only some cases say: a sentence before or after the others."""
 CODE_OR_OPTION = re.compile(r"`[^`]*`|(?<![\w-])--[a-z][\w-]*")
 
