@@ -104,7 +104,7 @@ async def test_bug_in_reporting_the_end_ends_the_engine_and_harms_no_run(
                 await trio.sleep(13)
         await trio.sleep_forever()
 
-    def broken(_: object) -> None:
+    def broken(*_: object) -> None:
         raise ZeroDivisionError
 
     shelf = Shelf(items=[1, 2, 3], handler=handler, settling_takes=1.0)

@@ -13,6 +13,7 @@ import trio
 from trio_monque.engine.demand import ClaimState, ClaimTraits, Demand, Due, Granted, KnownItem
 from trio_monque.engine.engine_limits import EngineLimits
 from trio_monque.engine.nursery import Engine
+from trio_monque.engine.observer import RunsLeft
 from trio_monque.engine.run import Run
 from trio_monque.engine.run_end import NotBegun, RunEnd
 from trio_monque.engine.source import Control, HintStream, Sources
@@ -205,7 +206,7 @@ class Shelf:
     def claim_lost(self, claim: int) -> None:
         self.reported.append(("claim_lost", claim))
 
-    def draining(self, cause: str) -> None:
+    def draining(self, cause: str, left: RunsLeft) -> None:
         self.reported.append(("draining", cause))
 
     def runs_cut_short(self, claims: Sequence[int]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 ClaimT_contra = TypeVar("ClaimT_contra", contravariant=True)
@@ -74,10 +75,25 @@ class RescueObserver(Protocol[RescuedT_contra]):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class RunsLeft:
+    """The runs that go on when a drain begins.
+
+    Attributes:
+        running: How many there are.
+        waiting: How many of them wait for other items.
+        seconds: How long they may go on.
+    """
+
+    running: int
+    waiting: int
+    seconds: float
+
+
 class EndObserver(Protocol[ClaimT_contra]):
     """The end of the engine."""
 
-    def draining(self, cause: str) -> None:
+    def draining(self, cause: str, left: RunsLeft) -> None:
         """The engine stops claiming. `cause` says why, in words."""
         ...
 

@@ -26,7 +26,7 @@ import trio
 from ..log import logger_of
 from .engine_limits import EngineLimits
 from .guard import Stop, end_for_bug
-from .observer import EndObserver
+from .observer import EndObserver, RunsLeft
 from .reaper import Reaper
 from .run import Run
 from .run_end import CancelReason, RunEnd
@@ -74,7 +74,10 @@ class Shutdown(Generic[ClaimT]):
     async def run(self) -> None:
         """From the drain to the abandonment. The engine cancels it when its last run is settled."""
         await self._stop.draining.wait()
-        self._report(lambda: self._observer.draining(self._stop.cause))
+        runs = [run for run in self._runner.held if not run.has_ended]
+        waiting = sum(run.parked > 0 for run in runs)
+        left = RunsLeft(len(runs), waiting, self._limits.shutdown_timeout)
+        self._report(lambda: self._observer.draining(self._stop.cause, left))
         with trio.move_on_after(self._limits.shutdown_timeout):
             await self._stop.cutting.wait()
         self._stop.cut()  # The cause stays that of the drain.

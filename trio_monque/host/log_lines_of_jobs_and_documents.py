@@ -9,6 +9,7 @@ from logging import Logger
 from typing import Final, Generic, TypeVar
 
 from ..client.event_delivery import EventDelivery
+from ..engine.observer import RunsLeft
 
 ClaimT = TypeVar("ClaimT")
 SettlementT = TypeVar("SettlementT")
@@ -87,10 +88,23 @@ class Reporter(ABC, Generic[ClaimT, SettlementT, RescuedT, ReportT]):
     def run_started(self, claim: ClaimT) -> None:
         pass
 
-    def draining(self, cause: str) -> None:
+    def draining(self, cause: str, left: RunsLeft) -> None:
         logger = self._logger
         extra = {"instance": self._instance, "cause": cause}
-        logger.info("%s %s stopped claiming and is draining: %s", self._kind, self._instance, cause, extra=extra)
+        if not left.running:
+            logger.info("%s %s stopped claiming and is draining: %s", self._kind, self._instance, cause, extra=extra)
+            return
+        # What an operator waits for in silence until then.
+        logger.info(
+            "%s %s stopped claiming and is draining: %s (runs left, for %g s at most: %d; waiting for jobs: %d)",
+            self._kind,
+            self._instance,
+            cause,
+            left.seconds,
+            left.running,
+            left.waiting,
+            extra=extra,
+        )
 
     @abstractmethod
     def run_settled(self, settlement: SettlementT) -> None:

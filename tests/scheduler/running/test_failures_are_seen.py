@@ -14,11 +14,19 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from trio_monque import Retention, RunningJob, Workers, open_claims, open_scheduler, run_claims
+from trio_monque import (
+    Retention,
+    RunningJob,
+    Workers,
+    open_claims,
+    open_job_nursery,
+    open_scheduler,
+    run_claims,
+)
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.errors import InvalidOptionError
 from trio_monque.store.driver.types import Collection, Database
-from trio_monque.testing import SchedulerOpener, advance, drain
+from trio_monque.testing import SchedulerOpener, advance, drain, quiesce
 
 WITHOUT_LOGGING = """
 import sys
@@ -134,6 +142,31 @@ async def test_start_names_the_retention(
     async with open_scheduler(db, retention=retention) as scheduler:
         scheduler.drain()
     assert life_of(caplog)[0].endswith(f": runs nothing (no workers); retention: {shown}")
+
+
+async def test_drain_names_the_runs_that_it_waits_for(
+    db: Database, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "trio_monque")
+    workers, started = Workers(), trio.Event()
+
+    @workers.register("works")
+    async def works(job: RunningJob[Any]) -> None:
+        await trio.sleep(10)
+
+    @workers.register("waits")
+    async def waits(job: RunningJob[Any]) -> None:
+        async with open_job_nursery(job) as nursery:
+            await nursery.start("works", delay=3600)
+            started.set()
+
+    async with open_scheduler(db, workers, instance_id="one", shutdown_timeout=20) as scheduler:
+        for name in ("works", "waits"):
+            await scheduler.enqueue(name)
+        await started.wait()
+        await quiesce()
+    (line,) = (one for one in life_of(caplog) if "draining: " in one)
+    assert line.endswith("has ended (runs left, for 20 s at most: 2; waiting for jobs: 1)")
 
 
 async def test_causes_of_the_end(db: Database, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture) -> None:
