@@ -82,7 +82,13 @@ PENDING: Final = {
         a_job(next_run_at=ago(-5), resumes_at=ago(-5)),
         (RUNS,),
         {},
-        "It is due again at 2026-01-01 12:00:05Z, in 5.0s.",
+        "It ran before (it was snoozed, for example), and is due again at 2026-01-01 12:00:05Z, in 5.0s.",
+    ),
+    "snoozed, and not recurring": (
+        a_job(next_run_at=ago(-5), attempts=1),
+        (RUNS,),
+        {},
+        "It ran before (it was snoozed, for example), and is due again at 2026-01-01 12:00:05Z, in 5.0s.",
     ),
     "paused": (
         a_job(),

@@ -97,7 +97,8 @@ def _why_pending(job: Job, about: Circumstances) -> Iterator[Reason]:
 def _why_then(job: Job) -> str:
     if job.fail_count:
         return "retry"
-    if is_resumed(job):
+    # A one-off job that has run and did not fail: no field has more about it.
+    if is_resumed(job) or (job.schedule is None and job.attempts):
         return "again"
     return "next" if job.schedule is not None else "first"
 

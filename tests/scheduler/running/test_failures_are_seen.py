@@ -248,7 +248,7 @@ async def stored_errors(
 
     @workers.register("charge", max_attempts=1)
     async def charge(job: RunningJob[Any]) -> None:
-        raise ValueError("card 4111 refused by mongodb://root:hunter2@h")
+        raise ValueError("card 4111-1111 refused by mongodb://root:hunter2@h")
 
     async with open_test_scheduler(workers, **options) as scheduler:
         await scheduler.enqueue(charge)
@@ -263,7 +263,7 @@ async def test_connection_strings_are_stored_without_their_passwords(
     open_test_scheduler: SchedulerOpener, jobs: Collection, autojump_clock: MockClock
 ) -> None:
     reason, error = await stored_errors(open_test_scheduler, jobs)
-    assert reason == error["error"] == "ValueError: card 4111 refused by mongodb://***@h"
+    assert reason == error["error"] == "ValueError: card 4111-1111 refused by mongodb://***@h"
     assert "mongodb://***@h" in error["traceback"]
     assert "hunter2" not in str(error)
 
@@ -272,7 +272,7 @@ async def test_tracebacks_are_not_stored_where_that_is_turned_off(
     open_test_scheduler: SchedulerOpener, jobs: Collection, autojump_clock: MockClock
 ) -> None:
     reason, error = await stored_errors(open_test_scheduler, jobs, store_tracebacks=False)
-    assert "card 4111" in reason
+    assert "card 4111-1111" in reason
     assert error.keys() == {"at", "attempt", "by", "error", "ran"}
 
 
@@ -280,11 +280,11 @@ async def test_hook_redacts_what_is_stored_and_what_is_logged(
     open_test_scheduler: SchedulerOpener, jobs: Collection, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     reason, error = await stored_errors(
-        open_test_scheduler, jobs, redact_errors=lambda text: text.replace("4111", "****")
+        open_test_scheduler, jobs, redact_errors=lambda text: text.replace("4111-1111", "****")
     )
     assert reason == error["error"] == "ValueError: card **** refused by mongodb://***@h"
     assert "card ****" in error["traceback"]
-    assert "4111" not in str(error) + caplog.text
+    assert "4111-1111" not in str(error) + caplog.text
     assert "card ****" in caplog.text
 
 
@@ -298,7 +298,7 @@ async def test_hook_that_fails_lets_nothing_out(
 ) -> None:
     reason, error = await stored_errors(open_test_scheduler, jobs, redact_errors=hook)
     assert reason.startswith("(omitted: redact_errors r")
-    assert "4111" not in reason + str(error) + caplog.text
+    assert "4111-1111" not in reason + str(error) + caplog.text
     assert "redact_errors" in caplog.text
 
 
@@ -308,7 +308,7 @@ async def test_hook_redacts_what_is_stored_in_locks(
     db["letters"].insert_one({"done": False})
 
     async def locate(claim: Any) -> None:
-        raise ValueError("of 4111")
+        raise ValueError("of 4111-1111")
 
     await run_claims(
         db["letters"],
@@ -316,12 +316,12 @@ async def test_hook_redacts_what_is_stored_in_locks(
         locate,
         wait=False,
         max_attempts=1,
-        redact_errors=lambda text: text.replace("4111", "****"),
+        redact_errors=lambda text: text.replace("4111-1111", "****"),
     )
     letter = db["letters"].find_one()
     assert letter is not None
     assert letter["lock"]["error"] == "ValueError: of ****"
-    assert "4111" not in caplog.text
+    assert "4111-1111" not in caplog.text
 
 
 async def asynchronous(text: str) -> str:

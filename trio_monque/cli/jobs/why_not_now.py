@@ -29,7 +29,11 @@ def _has_owner(values: Values, job: Job) -> str:
     )
 
 
-_BECAUSE: Final = {"again": "It is due again at", "next": "Its next occurrence is due at", "first": "It is due at"}
+_BECAUSE: Final = {
+    "again": "It ran before (it was snoozed, for example), and is due again at",
+    "next": "Its next occurrence is due at",
+    "first": "It is due at",
+}
 
 
 def _not_due(values: Values, job: Job) -> str:

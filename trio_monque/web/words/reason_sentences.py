@@ -17,7 +17,7 @@ def sentence_of(reason: Reason) -> str:
 
 
 _BECAUSE: Final = {
-    "again": "It is due again",
+    "again": "It ran before (it was snoozed, for example), and is due again",
     "next": "Its next occurrence is due",
     "first": "It is due",
 }
