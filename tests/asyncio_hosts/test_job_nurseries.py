@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 from datetime import datetime, timedelta
 from typing import Any
@@ -76,6 +77,27 @@ def test_shutdown_leaves_the_children_to_the_next_scheduler(db: Database, run: R
             job = await scheduler.enqueue("parent")
             await until(lambda: scheduler.statistics().parked)
         assert live(db) == 2
+        assert statuses(db, "parent") == ["pending"]
+        async with open_scheduler(db, workers_with(parent), **QUICK) as scheduler:
+            assert (await scheduler.wait_job(job, timeout=40)).result == [1, 2]
+
+    run(main)
+
+
+def test_run_that_waits_is_released_by_a_drain_if_its_handler_wants_that(db: Database, run: Run) -> None:
+    """Without waiting for the end of `shutdown_timeout`, which never comes here."""
+
+    async def parent(job: RunningJob[Any]) -> Any:
+        async with open_job_nursery(job, on_drain="release") as nursery:
+            first = await nursery.run("child", 1)
+            second = await nursery.start("child", 2, delay=1)
+        return [first, second.result]
+
+    async def main() -> None:
+        with anyio.fail_after(50):
+            async with open_scheduler(db, workers_with(parent), shutdown_timeout=math.inf, **QUICK) as scheduler:
+                job = await scheduler.enqueue("parent")
+                await until(lambda: scheduler.statistics().parked and live(db) == 1)
         assert statuses(db, "parent") == ["pending"]
         async with open_scheduler(db, workers_with(parent), **QUICK) as scheduler:
             assert (await scheduler.wait_job(job, timeout=40)).result == [1, 2]

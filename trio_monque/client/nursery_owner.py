@@ -31,8 +31,12 @@ class NurseryOwner(Protocol):
         """Whether the next run takes the children over: this run has lost its claim, or is cut short by a shutdown."""
         ...
 
-    def opening(self, key: str | None) -> AbstractAsyncContextManager[NurseryBlock]:
+    def opening(self, key: str | None, *, releases: bool) -> AbstractAsyncContextManager[NurseryBlock]:
         """Open a block: write the scope, unless the parent has one. The block is open as long as the context is.
+
+        Args:
+            key: Of the block.
+            releases: Whether a drain releases a run that waits in the block.
 
         Raises:
             MonqueError: A block cannot be opened now; the message says what to do.

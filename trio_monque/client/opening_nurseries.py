@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from contextvars import ContextVar
-from typing import Any, Final, cast
+from typing import Any, Final, Literal, cast
 
 import anyio
 
@@ -28,7 +28,7 @@ LONGEST_KEY: Final = 255
 
 
 def open_job_nursery(
-    parent: Any, *, key: str | None = None, fail: Policy = "cancel"
+    parent: Any, *, key: str | None = None, fail: Policy = "cancel", on_drain: Literal["wait", "release"] = "wait"
 ) -> AbstractAsyncContextManager[JobNursery, bool]:
     """`async with open_job_nursery(job) as nursery:` starts jobs, and waits for them when the block is left.
 
@@ -55,6 +55,10 @@ def open_job_nursery(
         fail: What happens if a child does not complete. "cancel": the first such child cancels the body and the other
             children. "wait": the others go on, and then the error is raised. "keep": nothing is raised; look at
             `child.error` of each.
+        on_drain: What a run does that waits for its children, in the task that opened the block, when its scheduler
+            shuts down. "wait": it has `shutdown_timeout` to end, as any run. "release": it is cut at once, and its next
+            run goes on with the wait. Only for a handler in which no other task works meanwhile: that would be cut too.
+            With several blocks open, all must have it.
 
     Raises:
         JobNurseryError: A child failed, was cancelled by another caller, was not started by its `start_by`, or was
@@ -72,7 +76,12 @@ def open_job_nursery(
         raise InvalidOptionError("key", key, f"must be a string of 1 to {LONGEST_KEY} characters")
     if key is not None and key.isdecimal():
         raise InvalidOptionError("key", key, "is a number, and blocks without a key are numbered: give it a word")
+    if on_drain not in ("wait", "release"):
+        raise InvalidOptionError("on_drain", on_drain, 'must be "wait" or "release"')
+    releases = on_drain == "release"
     if isinstance(parent, Monque):
+        if releases:
+            raise InvalidOptionError("on_drain", on_drain, "is for handlers: a program leaves its block itself")
         return cast("AbstractAsyncContextManager[JobNursery, bool]", _open(ProgramNurseries(parent), key, fail))
     own = getattr(type(parent), "_nursery_owner", None)
     if own is None:
@@ -80,12 +89,15 @@ def open_job_nursery(
             f"open_job_nursery takes the RunningJob of a handler, or a client, and not {type(parent).__name__}: for a "
             "claim, enqueue a job, and open the nursery in its handler"
         )
-    return cast("AbstractAsyncContextManager[JobNursery, bool]", _open(own(parent), key, fail))
+    opened = _open(own(parent), key, fail, releases=releases)
+    return cast("AbstractAsyncContextManager[JobNursery, bool]", opened)
 
 
 @asynccontextmanager
-async def _open(owner: NurseryOwner, key: str | None, fail: Policy) -> AsyncIterator[JobNursery]:
-    async with owner.opening(key) as opened:
+async def _open(
+    owner: NurseryOwner, key: str | None, fail: Policy, *, releases: bool = False
+) -> AsyncIterator[JobNursery]:
+    async with owner.opening(key, releases=releases) as opened:
         block = ChildrenOfBlock(owner, opened, fail)
         error: BaseException | None = None
         raised: BaseException | None = None

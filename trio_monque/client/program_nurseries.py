@@ -75,7 +75,7 @@ class ProgramNurseries:
         return self._is_lost  # The fleet ends them.
 
     @asynccontextmanager
-    async def opening(self, key: str | None) -> AsyncIterator[NurseryBlock]:
+    async def opening(self, key: str | None, *, releases: bool) -> AsyncIterator[NurseryBlock]:
         is_left = False
         try:
             await carry_out(self.monque, Write(self._insert))

@@ -99,6 +99,7 @@ class Run(Generic[ClaimT]):
         is_settling_early: That settlement is on its way, and its outcome unknown.
         parked: How many of its tasks wait for other items, so that it has no slot; see `Runner.park`.
         waits_for: Set while it does nothing but wait: each returns items, in any thread. The source sets it.
+        is_releasable: It waits like this, and a drain releases it at once. The source sets it, in any thread.
         has_begun: Its handler, or a middleware around it, was called. The thread that calls it writes this.
         has_broken_engine: The engine crashed by what this run gave it, and must not write its end.
     """
@@ -130,6 +131,7 @@ class Run(Generic[ClaimT]):
         "has_begun",
         "has_broken_engine",
         "is_gone",
+        "is_releasable",
         "is_settled_early",
         "is_settling_early",
         "is_suspect",
@@ -164,6 +166,7 @@ class Run(Generic[ClaimT]):
         self.is_settling_early = False
         self.parked = 0
         self.waits_for: tuple[Callable[[], Collection[Hashable]], ...] = ()
+        self.is_releasable = False
         self.has_begun = False
         self.has_broken_engine = False
         # The clocks of the limits are all trio's: no wall clock decides about a run.

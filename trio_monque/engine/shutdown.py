@@ -1,6 +1,7 @@
 """The end of an engine: its timeline, and the tasks that keep to it.
 
-    drain           The claimer ends; claims in flight are given back. Runs go on.
+    drain           The claimer ends; claims in flight are given back. Runs go on, but for those that are to be released
+      |             while they wait for other items: nothing starts these here any more.
       |  shutdown_timeout, or until a cut is asked for
     cut             The engine cancels each run, which may clean up.
       |  cleanup_timeout
@@ -79,7 +80,10 @@ class Shutdown(Generic[ClaimT]):
         left = RunsLeft(len(runs), waiting, self._limits.shutdown_timeout)
         self._report(lambda: self._observer.draining(self._stop.cause, left))
         with trio.move_on_after(self._limits.shutdown_timeout):
-            await self._stop.cutting.wait()
+            async with trio.open_nursery() as drain:
+                drain.start_soon(self._release_waiting)
+                await self._stop.cutting.wait()
+                drain.cancel_scope.cancel(reason="the cut follows")
         self._stop.cut()  # The cause stays that of the drain.
         clean_ups_over = trio.current_time() + self._limits.cleanup_timeout
         self._vitals.hard_end = self._box.deadline = clean_ups_over + HARD_END_AFTER
@@ -93,6 +97,14 @@ class Shutdown(Generic[ClaimT]):
             # These waits are shielded from the box, so without this nothing would end them.
             self._runner.abandon_threads()
             self._reaper.end_grace()
+
+    @trio.lowlevel.enable_ki_protection
+    async def _release_waiting(self) -> None:
+        while True:
+            for run in tuple(self._runner.held):
+                if run.is_releasable and run.reason is None:
+                    run.cancel(CancelReason.SHUTDOWN)
+            await self._runner.wait_changed()
 
     def _report(self, report: Callable[[], None]) -> None:
         # Without this, the observer's error would leave this task, and cancel the settler, the heartbeat and all runs

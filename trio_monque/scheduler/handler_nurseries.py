@@ -82,6 +82,7 @@ class HandlerNurseries:
         self._one_step = anyio.Lock()
         self._openers: list[int] = []  # The tasks that opened the blocks that are open.
         self._resting: dict[int, Callable[[], Collection[ObjectId]]] = {}  # Those of them that wait, and for what.
+        self._number_to_keep = 0  # Of the open blocks, those that a drain does not release.
 
     @property
     def is_open(self) -> bool:
@@ -99,10 +100,11 @@ class HandlerNurseries:
         return self._loop.cancel_reason(self._run) in (CancelReason.LOST, CancelReason.SHUTDOWN)
 
     @asynccontextmanager
-    async def opening(self, key: str | None) -> AsyncIterator[NurseryBlock]:
+    async def opening(self, key: str | None, *, releases: bool) -> AsyncIterator[NurseryBlock]:
         block = self._named(key)
         task = anyio.get_current_task().id
         self._openers.append(task)
+        self._number_to_keep += not releases
         self._note_waits()
         if key is None:
             self._tasks_without_key.append(task)
@@ -118,6 +120,7 @@ class HandlerNurseries:
             yield NurseryBlock(asking, block, self._is_resumed, failed_by=failed.get(block, ()))
         finally:
             self._openers.remove(task)
+            self._number_to_keep -= not releases
             self._note_waits()
             if self._run.waits_for:  # In other blocks, and since before this one ended.
                 self._loop.engine.post(self._reporting.changed)
@@ -181,7 +184,8 @@ class HandlerNurseries:
     def _note_waits(self) -> None:
         # Where another task waits, the one that opened the block may work.
         is_all = self._resting.keys() == set(self._openers)
-        self._run.waits_for = tuple(self._resting.values()) if is_all else ()
+        self._run.waits_for = waits = tuple(self._resting.values()) if is_all else ()
+        self._run.is_releasable = bool(waits) and not self._number_to_keep
 
     def closing(self, *, is_cancelled: bool) -> AbstractContextManager[object]:
         return self._loop.cleaning_up(self._run, math.inf)
