@@ -72,7 +72,7 @@ class Workflows:
         number = job.data
         self._write(job, "start", job.name)
         try:
-            async with open_job_nursery(job, key="place") as nursery:
+            async with open_job_nursery(job, key="place", on_drain="release") as nursery:
                 await nursery.run("reserve", number)
                 await nursery.start("charge", number)
                 picked = await nursery.map("pick", [number] * PICKED)
@@ -84,7 +84,7 @@ class Workflows:
             return f"refused {number} by {by}"
         self._write(job, "went on", "normally")
         result = f"shipped {number}: {sum(child.result for child in picked)}"
-        async with open_job_nursery(job, key="ship") as nursery:
+        async with open_job_nursery(job, key="ship", on_drain="release") as nursery:
             await nursery.start("ship", number)
         if has_transaction(number):
 

@@ -119,7 +119,7 @@ class Trees:
             self._write(job, "planned", str(plan))
             Random(plan).shuffle(children)
         try:
-            async with open_job_nursery(job, key="place") as nursery:
+            async with open_job_nursery(job, key="place", on_drain="release") as nursery:
                 below = await nursery.map(BELOW[job.name][0], children)
         except JobNurseryError:
             self._write(job, "went on", "failed")
