@@ -193,3 +193,33 @@ def test_a_decision_of_a_handler_is_one_line_and_an_error_behind_it_is_shown(
     assert [one.exc_info is not None for one in lines] == [kind in ("cause", "context") for kind in kinds] * 2
     verb = "was discarded: the" if error is Discard else "failed (failure 1 of 2); retrying at "
     assert all(verb in one.getMessage() for one in lines)
+
+
+@pytest.mark.parametrize("kind", [Discard, Retry])
+def test_a_decision_without_a_reason_and_one_with_notes_keep_their_tracebacks(
+    kind: type[Discard | Retry], db: Database, run: Run, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nothing else would show where they come from."""
+    workers = Workers()
+
+    @workers.register("empty", max_attempts=1)
+    async def empty(job: RunningJob[Any]) -> None:
+        raise kind("")
+
+    @workers.register("noted", max_attempts=1)
+    async def noted(job: RunningJob[Any]) -> None:
+        error = kind("a reason")
+        error.add_note("and more")
+        raise error
+
+    async def main() -> None:
+        async with open_scheduler(db, workers, **QUICK) as scheduler:
+            for number, name in enumerate(("empty", "noted"), 1):
+                await scheduler.enqueue(name)
+                await until(lambda number=number: len(lines()) == number)  # type: ignore[misc]
+
+    def lines() -> list[logging.LogRecord]:
+        return [one for one in caplog.records if "job_id" in vars(one)]
+
+    run(main)
+    assert all(one.exc_info for one in lines())

@@ -552,12 +552,17 @@ def test_failed_child_is_found_unless_its_parent_has_ended_since(
         when = now() + timedelta(seconds=5)
         put_jobs(db, 1, status="failed", parent=parent, failReason=f"{kind.replace(' ', '')}: x", updatedAt=when)
 
-    def reasons() -> set[str]:
-        found = (one["fields"] for one in doctor.looks().findings if one["kind"] == "failed-jobs")
+    def reasons(*name: str) -> set[str]:
+        found = (one["fields"] for one in doctor.looks(*name).findings if one["kind"] == "failed-jobs")
         return {one["reason"].partition(":")[0] for one in found}
 
+    one = {"name": "send", "status": "failed", "failReason": "odd: x", "updatedAt": now(), "createdAt": now()}
+    db["monque_jobs"].insert_one({**one, "_id": {"of": "another program"}, "nextRunAt": now()})
+    parents["odd"] = [ObjectId()]
     dealt_with = {"completed", "failed"}
     assert reasons() == {"JobNurseryError", *(kind.replace(" ", "") for kind in parents if kind not in dealt_with)}
+    # Of one name, the parent is not looked at.
+    assert reasons("send") == {kind.replace(" ", "") for kind in parents if kind != "completed"}
     # Others may be hidden beyond those that are read.
     monkeypatch.setattr(of_jobs, "MOST_READ", len(parents))
     assert dealt_with <= reasons()

@@ -122,30 +122,39 @@ def test_slot_beside_a_long_run_is_known_to_be_free_if_the_instance_has_no_other
     assert reasons(doctor.looks()) == [expected]
 
 
-BY_OTHERS: dict[str, dict[str, Any]] = {
-    "by runs": {"held": 2, "held_by_name": {"report": 2}},
-    "by threads that go on": {"overdue_by_name": {"report": 2}},
-    "by both, beside a parent that waits": {
-        "held": 2,
-        "parked": 1,
-        "held_by_name": {"report": 1, "order": 1},
-        "overdue_by_name": {"mail": 1},
-    },
+BY_OTHERS: dict[str, tuple[dict[str, Any], list[str]]] = {
+    "by runs": ({"held": 2, "held_by_name": {"report": 2}}, ["report"]),
+    "by threads that go on": ({"overdue_by_name": {"report": 2}}, ["report"]),
+    "by a thread, a run and a parent that waits": (
+        {"held": 2, "parked": 1, "held_by_name": {"report": 1, "order": 1}, "overdue_by_name": {"mail": 1}},
+        ["mail"],
+    ),
+    "by fewer runs than parents that wait": (
+        {"held": 12, "parked": 10, "held_by_name": {"order": 10, "charge": 2}},
+        [],
+    ),
+    "by many": (
+        {"held": 9, "held_by_name": {"a": 4, "b": 2, "c": 2, "d": 1}, "overdue_by_name": {"d": 3}},
+        ["a", "d", "b"],
+    ),
 }
 
 
-@pytest.mark.parametrize("entry", BY_OTHERS.values(), ids=BY_OTHERS)
-def test_names_whose_jobs_hold_all_slots_are_named(doctor: Doctor, db: Database, entry: dict[str, Any]) -> None:
+@pytest.mark.parametrize(("entry", "expected"), BY_OTHERS.values(), ids=BY_OTHERS)
+def test_names_whose_jobs_hold_all_slots_are_named(
+    doctor: Doctor, db: Database, entry: dict[str, Any], expected: list[str]
+) -> None:
     """More concurrency for the name itself would change nothing."""
     wait(db)
     enter(db, "worker-1", "export", "report", slots=2, **entry)
     enter(db, "worker-2", "report", slots=2)  # It does not run the name.
     found = doctor.looks()
     assert reasons(found) == ["slots-taken"]
+    (fields,) = (one["fields"] for one in found.findings if one["kind"] == "slots-taken")
+    assert fields["names"] == expected
     (sentence,) = found.sentences("slots-taken")
-    named = {**entry.get("held_by_name", {}), **entry.get("overdue_by_name", {})}
-    assert all(repr(name) in sentence for name in named)
-    assert "'export': 1; the oldest has waited " in sentence
+    named = f" ({', '.join(map(repr, expected))})" if expected else ""
+    assert sentence.endswith(f"jobs of other names{named} hold all slots of the instances that run it.")
 
 
 def test_free_slot_of_one_of_two_instances_leaves_it_at_not_starting(doctor: Doctor, db: Database) -> None:

@@ -91,7 +91,9 @@ async def test_parent_shows_its_blocks_and_a_child_its_parent_and_who_cancelled_
     assert f"  block 'place': failed by {charge['_id']}" in shown.lines
     shown = await run("show", str(pack["_id"]))
     assert field(shown.out, "cancelled") == f"by the failure of job {charge['_id']} in its block"
-    assert f"  all children: trio-monque jobs --parent {parent.id}" in (await run("show", str(parent.id))).lines
+    assert (
+        f"  all that it has started: trio-monque jobs --parent {parent.id}" in (await run("show", str(parent.id))).lines
+    )
     ended = (await run("jobs", "--parent", str(parent.id), "--json")).json
     assert {one["name"]: one["status"] for one in ended["jobs"]} == {"charge": "failed", "pack": "cancelled"}
     failed = (await run("jobs", "--parent", str(parent.id), "--status", "failed", "--json")).json
@@ -143,6 +145,6 @@ async def test_children_of_a_parent_that_has_completed_are_listed(command: Comma
         with trio.fail_after(30):
             await scheduler.wait_job(parent)
     shown = await trio.to_thread.run_sync(command, "show", str(parent.id))
-    assert f"  all children: trio-monque jobs --parent {parent.id}" in shown.lines
+    assert f"  all that it has started: trio-monque jobs --parent {parent.id}" in shown.lines
     listed = await trio.to_thread.run_sync(command, "jobs", "--parent", str(parent.id), "--json")
     assert [(one["name"], one["status"]) for one in listed.json["jobs"]] == [("part", "completed")] * 2

@@ -6,6 +6,7 @@ import asyncio
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Optional
 
@@ -249,6 +250,13 @@ async def test_function_with_a_parameter_uri_gets_the_connection_string() -> Non
             target = WorkerTarget("shop:open_workers", function)
             assert (await workers_of_all([target], stack, "mongodb://h/shop")).names == ("send", "weigh", "post")
     assert given == ["mongodb://h/shop"] * 3
+
+    given.clear()
+    of_its_own = (partial(plain, uri="mongodb://mine"), lambda uri="d", /: plain(uri), lambda *uri: plain("e"))
+    for other in of_its_own:
+        async with AsyncExitStack() as stack:
+            await workers_of_all([WorkerTarget("shop:open_workers", other)], stack, "mongodb://h/shop")
+    assert given == ["mongodb://mine", "d", "e"]
 
     async def needs_more(uri: str, pool: str) -> Workers[str]:
         return shop()

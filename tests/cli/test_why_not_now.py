@@ -337,7 +337,7 @@ PROCESSING: Final = {
         replace(claimed(4), nursery=NurseryScope(id=ObjectId())),
         (),
         """
-        It has been running or waiting for its children since 2026-01-01 11:59:00Z on w1; the last sign of life came
+        It has been running or waiting for children since 2026-01-01 11:59:00Z on w1; the last sign of life came
         4.0s ago.
         """,
     ),

@@ -12,7 +12,7 @@ from pymongo import MongoClient
 from trio.testing import MockClock
 
 from tests.nursery.flows import Body, Flow, only, statuses
-from trio_monque import Monque, RunningJob, open_job_nursery
+from trio_monque import JobNurseryError, Monque, RunningJob, open_job_nursery
 from trio_monque.errors import InvalidOptionError
 from trio_monque.store.driver.types import Collection, Database
 from trio_monque.testing import SchedulerOpener, quiesce
@@ -159,6 +159,37 @@ async def test_block_that_has_ended_does_not_release_the_run(
 
     assert await seconds_to_end(open_test_scheduler, body, until=5) == pytest.approx(15, abs=0.1)
     assert statuses(jobs, "parent") == {"completed": 1}
+
+
+async def test_block_that_cancels_its_children_is_not_interrupted(
+    open_test_scheduler: SchedulerOpener, jobs: Collection, autojump_clock: MockClock
+) -> None:
+    """Otherwise its handler would see the failure, and go on, beside children that live."""
+    seen: list[Any] = []
+
+    async def body(job: RunningJob[Any]) -> str:
+        try:
+            async with open_job_nursery(job, on_drain="release") as nursery:
+                await nursery.start("slow", "to end")
+                await nursery.start("child", "fail")
+        except JobNurseryError:
+            seen.append(statuses(jobs, "slow"))
+        return "undone"
+
+    flow = Flow(body)
+
+    @flow.workers.register("slow")
+    async def slow(job: RunningJob[Any]) -> None:
+        with trio.CancelScope(shield=True):
+            await trio.sleep(40)
+
+    async with open_test_scheduler(flow.workers, shutdown_timeout=LIMIT, cleanup_timeout=45) as scheduler:
+        await scheduler.enqueue("parent")
+        await trio.sleep(5)
+        await quiesce()
+        began = trio.current_time()
+    assert trio.current_time() - began == pytest.approx(35, abs=1)
+    assert (seen, only(jobs)["result"]) == ([{"completed": 1}], "undone")
 
 
 def test_other_values_and_programs_are_refused(mongod: Any, db: Database) -> None:

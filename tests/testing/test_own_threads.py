@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import threading
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
 from typing import Any
 
 import anyio.to_thread
@@ -12,7 +14,7 @@ import trio
 from trio.testing import MockClock
 
 from trio_monque import RunningJob, Workers
-from trio_monque.testing import SchedulerOpener, drain, quiesce
+from trio_monque.testing import SchedulerOpener, drain, quiesce, start_virtual_time
 from trio_monque.threads_and_frozen_time import clock_freeze
 
 
@@ -105,3 +107,21 @@ async def test_two_schedulers_hold_once(open_test_scheduler: SchedulerOpener, au
         await trio.testing.wait_all_tasks_blocked()
         assert clock_freeze().freezing == 1
         go_on.set()
+
+
+async def test_job_now_is_virtual_in_each_thread_of_a_handler(
+    open_test_scheduler: SchedulerOpener, autojump_clock: MockClock
+) -> None:
+    begin = datetime(2040, 1, 1, tzinfo=UTC)
+    start_virtual_time(begin)
+    workers, seen = Workers(), list[datetime]()
+
+    @workers.register("plain")
+    def plain(job: RunningJob[Any]) -> None:
+        with ThreadPoolExecutor(1) as pool:
+            seen.extend([job.now(), pool.submit(job.now).result(), job.from_thread(job.now)])
+
+    async with open_test_scheduler(workers) as scheduler:
+        await scheduler.enqueue("plain")
+        await drain(scheduler)
+    assert seen == [begin] * 3

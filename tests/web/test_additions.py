@@ -11,6 +11,7 @@ from bson import ObjectId
 from tests.support.store import claim, handle, insert
 from tests.web.http import LOOPS, Ask, asking
 from trio_monque import Monque, RunningJob, Workers, open_scheduler
+from trio_monque.jobs.nursery_scopes import child_id
 from trio_monque.store.driver.types import Collection, Database
 from trio_monque.store.reads import queries
 from trio_monque.web import allow_all, create_app
@@ -214,10 +215,12 @@ def test_page_that_is_capped_before_it_is_full_leads_on(
 
 def test_lists_in_full_are_searched_by_error_key_and_parent(db: Database, jobs: Collection) -> None:
     keyed, other = insert(handle(db), unique_key="order-7"), insert(handle(db), unique_key="invoice-7")
-    failed = insert(handle(db))
+    failed, scope = insert(handle(db)), ObjectId()
     jobs.update_one({"_id": failed.id}, {"$set": {"status": "failed", "failReason": "550 mailbox (full)"}})
-    jobs.update_one({"_id": keyed.id}, {"$set": {"ownScope": failed.id}})
-    jobs.update_one({"_id": other.id}, {"$set": {"scope": failed.id, "parent": keyed.id}})
+    jobs.update_one({"_id": keyed.id}, {"$set": {"ownScope": scope}})
+    of_child = {"_id": child_id(scope, "0", "x"), "scope": scope, "parent": keyed.id, "block": "0"}
+    child = jobs.insert_one({**(jobs.find_one({"name": "greet", "status": "failed"}) or {}), **of_child}).inserted_id
+    jobs.update_one({"_id": child}, {"$set": {"failReason": "no"}})
 
     async def work(ask: Ask) -> None:
         async def found(query: str) -> Any:
@@ -231,7 +234,9 @@ def test_lists_in_full_are_searched_by_error_key_and_parent(db: Database, jobs: 
         assert await found("name=greet&key=order-7") == [str(keyed.id)]
         assert await found("name=greet&keyPrefix=invoice") == [str(other.id)]
         assert await found("name=&key=order-7") == []
-        assert await found(f"parent={keyed.id}") == [str(other.id)]
+        assert await found(f"parent={keyed.id}") == [str(child)]
+        assert await found(f"parent={keyed.id}&status=failed") == [str(child)]
+        assert await found(f"parent={keyed.id}&status=pending") == []
         assert await found(f"parent={other.id}") == []
         for refused in (
             "key=order-7",

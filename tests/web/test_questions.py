@@ -267,8 +267,7 @@ def test_a_thread_that_goes_on_and_a_child_that_failed_have_their_own_sentences(
         "goes on, and holds a slot until it returns; the last sign of life came 4.2 s ago."
     )
     assert sentence_of(Reason("runs", {**SAMPLE, "is_parent": True})) == (
-        f"It has been running or waiting for its children on w1 since {moment(AT)}; the last sign of life came "
-        "4.2 s ago."
+        f"It has been running or waiting for children on w1 since {moment(AT)}; the last sign of life came 4.2 s ago."
     )
     assert sentence_of(Reason("failed", {**SAMPLE, "is_unreadable": True})) == (
         "It has failed for good, and is a child of job 65f1c0ffee0123456789abcd. Unless that has completed, retry that "

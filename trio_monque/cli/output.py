@@ -14,6 +14,9 @@ from ..safe_text import one_line
 
 _UNITS: Final = (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1))
 
+LONGEST: Final = 1e12
+"""Seconds. A longer time, infinity and NaN were not measured by this library: another program stored them."""
+
 
 def print_records(records: Sequence[Mapping[str, object]], empty: str, *, kept: int = 1) -> None:
     """Print a table with a line for each record, or `empty` if there are none.
@@ -101,6 +104,8 @@ def moment(value: datetime) -> str:
 
 def duration(seconds: float) -> str:
     """Return a length of time in its two largest units, such as "2h 5m"; below ten seconds with tenths."""
+    if not abs(seconds) < LONGEST:
+        return "an unknown time"
     if abs(seconds) < 10:
         return f"{seconds:.1f}s"
     parts, rest = [], round(abs(seconds))

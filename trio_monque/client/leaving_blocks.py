@@ -132,7 +132,7 @@ async def _end_all(block: ChildrenOfBlock) -> bool:
             return True
         # Also children that this run has not started.
         block.ends.add(child.id for child in alive)
-        async with block.owner.waiting(block.ends.live.copy):
+        async with block.owner.waiting(block.ends.live.copy, is_cancelling=True):
             await block.some_end(within=AGAIN_AFTER)
     return False
 

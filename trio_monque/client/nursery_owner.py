@@ -52,10 +52,14 @@ class NurseryOwner(Protocol):
         """What the block runs beside its body, until it cancels it; None for nothing."""
         ...
 
-    def waiting(self, live: Callable[[], Collection[ObjectId]]) -> AbstractAsyncContextManager[None]:
+    def waiting(
+        self, live: Callable[[], Collection[ObjectId]], *, is_cancelling: bool = False
+    ) -> AbstractAsyncContextManager[None]:
         """Return a context in which the run waits for its children, and does not occupy a slot.
 
-        `live` returns the children whose ends the block does not know yet. It may be called in any thread.
+        Args:
+            live: Returns the children whose ends the block does not know yet. It may be called in any thread.
+            is_cancelling: The block has cancelled them: their ends are near, and a drain does not release the run.
         """
         ...
 

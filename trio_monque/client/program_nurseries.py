@@ -155,7 +155,9 @@ class ProgramNurseries:
         return leases.renew(self._context.jobs, [self.job], self._beaten)
 
     @asynccontextmanager
-    async def waiting(self, live: Callable[[], Collection[ObjectId]]) -> AsyncIterator[None]:
+    async def waiting(
+        self, live: Callable[[], Collection[ObjectId]], *, is_cancelling: bool = False
+    ) -> AsyncIterator[None]:
         yield  # A program has no slot.
 
     def closing(self, *, is_cancelled: bool) -> AbstractContextManager[object]:

@@ -61,20 +61,26 @@ def _judge_late(backlog: Backlog, facts: JobFacts, live: Sequence[Instance]) -> 
             since=longest.since,
             longest=facts.ago(longest.since),
         )
-    if not runs and (names := _names_in_the_way(name, live)):
-        return found("slots-taken", **late, names=names)
+    if not runs and _are_slots_taken(name, live):
+        return found("slots-taken", **late, names=_names_in_the_way(name, live))
     return found("backlog", **late)
 
 
-def _names_in_the_way(name: str, live: Sequence[Instance]) -> Sequence[str]:
-    """Return the names whose jobs hold all slots of the instances that run this one; none if a slot is free there."""
+def _are_slots_taken(name: str, live: Sequence[Instance]) -> bool:
+    """Return whether no instance that runs the name had a free slot at its last heartbeat."""
     serving = [one for one in live if name in one.names and not one.draining]
-    if not all(one.slots is not None and _taken(one) >= one.slots for one in serving):
-        return ()
-    held: Counter[str] = Counter()
-    for one in serving:
-        held.update({**one.held_by_name, **one.overdue_by_name})
-    return [other for other, _ in held.most_common(MOST_NAMES_IN_THE_WAY) if other != name]
+    return bool(serving) and all(one.slots is not None and _taken(one) >= one.slots for one in serving)
+
+
+def _names_in_the_way(name: str, live: Sequence[Instance]) -> Sequence[str]:
+    """Return the names that hold most of the slots of the instances that run this one, as far as that is known."""
+    counts: Counter[str] = Counter()
+    for one in live:
+        if name in one.names and not one.draining:
+            # Which names wait for children is unknown: those hold no slots. A name that holds more than wait does.
+            counts.update({other: number for other, number in one.held_by_name.items() if number > one.parked})
+            counts.update(one.overdue_by_name)
+    return [other for other, _ in counts.most_common(MOST_NAMES_IN_THE_WAY)]
 
 
 def _taken(instance: Instance) -> int:

@@ -104,12 +104,20 @@ def kept_reason(error: BaseException, kept: ErrorText) -> str:
 def logged_traceback(error: BaseException, kept: ErrorText) -> ExcInfo | None:
     """The `exc_info` of the line that reports a failed attempt.
 
-    None with `redact`, as a traceback has the unredacted text. None for a Retry or Discard with no error behind it:
-    the handler decided, the line has the reason, and a traceback would show no fault.
+    None with `redact`, as a traceback has the unredacted text. None for a Retry or Discard that has a reason, and no
+    error behind it: the handler decided, and a traceback would show no fault.
     """
-    if kept.redact is not None or (is_a(error, (Retry, Discard)) and not is_caused_by_another(error)):
+    if kept.redact is not None or (is_a(error, (Retry, Discard)) and _explains_itself(error)):
         return None
     return exc_info_of(error)
+
+
+def _explains_itself(error: BaseException) -> bool:
+    try:
+        has_notes = bool(getattr(error, "__notes__", None))
+    except BaseException:  # noqa: BLE001  # A property of a user's class.
+        return False
+    return bool(message_of(error, LONGEST_REASON)) and not has_notes and not is_caused_by_another(error)
 
 
 def reason_of(error: BaseException) -> str:

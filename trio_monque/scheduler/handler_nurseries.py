@@ -82,7 +82,7 @@ class HandlerNurseries:
         self._one_step = anyio.Lock()
         self._openers: list[int] = []  # The tasks that opened the blocks that are open.
         self._resting: dict[int, Callable[[], Collection[ObjectId]]] = {}  # Those of them that wait, and for what.
-        self._number_to_keep = 0  # Of the open blocks, those that a drain does not release.
+        self._number_to_keep = 0  # Of the open blocks, those that a drain does not release, or that cancel children.
 
     @property
     def is_open(self) -> bool:
@@ -164,12 +164,15 @@ class HandlerNurseries:
             await self._loop.engine.call_for(self._run, report, self._run, block, list(children))
 
     @asynccontextmanager
-    async def waiting(self, live: Callable[[], Collection[ObjectId]]) -> AsyncIterator[None]:
+    async def waiting(
+        self, live: Callable[[], Collection[ObjectId]], *, is_cancelling: bool = False
+    ) -> AsyncIterator[None]:
         task = anyio.get_current_task().id
         run, reporting, engine = self._run, self._reporting, self._loop.engine
         if run.claim.rescues:
             # Not when the block is opened: a job whose handler kills its process in the body must still be given up.
             await engine.call_for(run, reporting.reset_deaths, run)
+        self._number_to_keep += is_cancelling
         if task in self._openers:
             self._resting[task] = live
             self._note_waits()
@@ -177,6 +180,7 @@ class HandlerNurseries:
         try:
             yield
         finally:
+            self._number_to_keep -= is_cancelling
             self._resting.pop(task, None)
             self._note_waits()
             engine.post(partial(reporting.unpark, run))

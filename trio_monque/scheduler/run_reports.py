@@ -7,6 +7,7 @@ from datetime import datetime
 from functools import partial
 from typing import Any, TypeVar
 
+from ..clock import virtual_time
 from ..engine.run import Run
 from ..engine.run_end import CancelReason
 from ..error_types import ClaimLostError, DocumentRefusedError, InvalidPayloadError, MonqueError
@@ -53,6 +54,8 @@ class RunReports:
         self._transactions = transactions
         self._announce_written = announce_written
         self.nurseries = nurseries
+        # Taken here: a thread that a handler starts itself does not know for which run it works.
+        self._virtual_time = virtual_time()
 
     def snapshot(self, value: Any, name: str) -> Any:
         """Return a value of a handler as it will be stored. In any thread."""
@@ -60,7 +63,7 @@ class RunReports:
 
     def now(self) -> datetime:
         """Return the time by which jobs are due; see `RunningJob.now`. In any thread."""
-        return self._context.clock.now()
+        return self._context.clock.now() if self._virtual_time is None else self._virtual_time.now()
 
     async def report(self, run: Run[Job], name: str, value: Any) -> None:
         """Write a checkpoint or progress, as `snapshot` returned it, under the claim; see `RunningJob.save`."""

@@ -15,6 +15,7 @@ from ..bridge.host_for_asyncio import call_on_trio
 from ..checks import LARGEST_NUMBER
 from ..client.client_context import ClientContext
 from ..client.event_delivery import EventDelivery
+from ..clock import virtual_time
 from ..engine.guard import Stop
 from ..engine.lease import LeaseTerms
 from ..engine.run import Run
@@ -240,6 +241,7 @@ class _Alone(JobRuns):
         paused = PausedNames(db_threads, time_of_loops=LoopTime(is_event_driven=True))
         shared = SchedulerContext(context, db_threads, workers, config, paused, JobReporter(EventDelivery()))
         self._context = context
+        self._virtual_time = virtual_time()
         self.nurseries = _StepsOnly(context, config)
         super().__init__(shared, make, self.nurseries)
         self.reports: list[tuple[str, Any]] = []
@@ -255,7 +257,7 @@ class _Alone(JobRuns):
         return super().conclude(claim, end)
 
     def now(self) -> datetime:
-        return self._context.clock.now()
+        return self._context.clock.now() if self._virtual_time is None else self._virtual_time.now()
 
     def snapshot(self, value: Any, name: str) -> Any:
         return reported(value, name, self._jobs, self._config.max_payload_size)

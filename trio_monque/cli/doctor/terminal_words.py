@@ -72,6 +72,20 @@ class Length(float):
         return duration(float(self))
 
 
+class Named(list[str]):
+    """Names: a list in JSON, and words in brackets in a sentence."""
+
+    def __format__(self, _spec: str) -> str:
+        return f" ({', '.join(map(repr, self))})" if self else ""
+
+
+class Others(list[str]):
+    """Ids: a list in JSON, and a sentence behind others."""
+
+    def __format__(self, _spec: str) -> str:
+        return f" Also: {', '.join(self)}." if self else ""
+
+
 LENGTHS: Final = frozenset({"ago", "silent", "longest", "lease", "seconds"})
 
 _KINDS: Final[dict[str, KindWords]] = {}
@@ -148,7 +162,7 @@ _OWN_TEXTS: Final[Mapping[str, Callable[[Mapping[str, Any]], dict[str, Any]]]] =
     "blocked-loop": _of_block,
     "stuck-jobs": _of_stuck_jobs,
     "long-runs": lambda one: {"since": moment(one["since"])},
-    "slots-taken": lambda one: {"names": ", ".join(map(repr, one["names"]))},
+    "slots-taken": lambda one: {"names": Named(one["names"])},
     "no-primary": _of_members,
     "no-majority": _of_members,
     "clock-off": _of_clocks,
@@ -160,7 +174,7 @@ _OWN_TEXTS: Final[Mapping[str, Callable[[Mapping[str, Any]], dict[str, Any]]]] =
         "at": moment(one["at"]),
         "schedule": f"job {one['job']}" if one["key"] is None else f"job {one['job']}, with the key {one['key']!r}",
     },
-    "broken-document": lambda one: {"others": f" Also: {', '.join(one['others'])}." if one["others"] else ""},
+    "broken-document": lambda one: {"others": Others(one["others"])},
     "node-indexes": lambda one: {"names": ", ".join(one["names"])},
 }
 
@@ -402,8 +416,8 @@ _say(
 )
 _say(
     "slots-taken",
-    "Due jobs named {name!r}: {due}; the oldest has waited {ago}. No job of this name is running: jobs of other names "
-    "({names}) hold all slots of the instances that run it.",
+    "Due jobs named {name!r}: {due}; the oldest has waited {ago}. No job of this name is running: jobs of other "
+    "names{names} hold all slots of the instances that run it.",
     "Look at what they do: `trio-monque jobs --status processing`. So that they cannot hold all slots, lower the "
     "`concurrency` of their workers below that of the scheduler, give this worker a higher `priority`, or start more "
     "worker processes (`--only` runs one with this name alone).",

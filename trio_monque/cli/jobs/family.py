@@ -28,7 +28,7 @@ class JobFamily:
     """What `show` prints about the job nurseries of a job.
 
     Attributes:
-        parent: Its id, if it has opened a job nursery.
+        parent: Its id, if it has opened a job nursery, or stored a step as workflows do.
         blocks: The blocks with live children, and those that have failed.
         is_capped: Whether there are more live children than those in the blocks.
         cancelled: Who cancelled the job, if it is a child.
@@ -92,7 +92,7 @@ def lines_of_blocks(family: JobFamily, now: datetime) -> Iterator[str]:
     if family.is_capped:
         yield "and more live children"
     if family.parent is not None:
-        yield f"all children: trio-monque jobs --parent {family.parent}"
+        yield f"all that it has started: trio-monque jobs --parent {family.parent}"
 
 
 def sentence_of_cancellation(family: JobFamily) -> str | None:

@@ -97,7 +97,7 @@ def _runs(values: Values, job: Job) -> str:
         )
     within = "" if limit is None else f", for {duration(limit)} at most"
     is_running = "is running" if values["since"] is None else "has been running"
-    or_waits = " or waiting for its children" if values["is_parent"] else ""
+    or_waits = " or waiting for children" if values["is_parent"] else ""
     how = f"{is_running}{or_waits}{_claimed(values, 'on', 'since')}{within}"
     return f"It {how}; the last sign of life came {duration(values['silent'])} ago."
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from types import UnionType
@@ -172,10 +173,13 @@ async def _workers_of(target: WorkerTarget, stack: AsyncExitStack, uri: str) -> 
 
 
 def _takes_uri(function: Callable[..., Any]) -> bool:
+    if isinstance(function, partial) and "uri" in function.keywords:
+        return False  # Its author has given it one.
     try:
-        return "uri" in signature_of(function).parameters
+        parameter = signature_of(function).parameters.get("uri")
     except (TypeError, ValueError):  # Some builtins have no signature.
         return False
+    return parameter is not None and parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
 
 
 def _resources_of(workers: Workers[Any]) -> str | None:

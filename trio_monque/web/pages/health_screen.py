@@ -110,6 +110,7 @@ _OF_NAMES: Final = frozenset({"unknown-name", "owed-follow-ups", "failing-name"}
 _TABS: Final[Mapping[str, str]] = {
     "paused-name": "due",
     "backlog": "due",
+    "slots-taken": "due",
     "not-starting": "due",
     "failed-jobs": "failed",
 }

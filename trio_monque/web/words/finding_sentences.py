@@ -28,6 +28,8 @@ def _texts_of(values: Mapping[str, Any]) -> Mapping[str, str]:
     for name in ("ago", "silent", "lease", "seconds", "longest"):
         if name in values:
             texts[name] = length(values[name])
+    if "names" in values:
+        texts["in_the_way"] = f" ({', '.join(values['names'])})" if values["names"] else ""
     texts |= _phrases_of(values)
     if (holder := _HOLDERS.get(texts.get("state", ""))) is not None:
         texts["holder"] = holder.format_map(texts)
@@ -262,7 +264,7 @@ _TEXTS: Final[Mapping[str, tuple[str, str]]] = {
     "slots-taken": (
         (
             "Due jobs named {name}: {due}; the oldest has waited {ago}. No job of this name is running: jobs of other "
-            "names ({names}) hold all slots of the instances that run it."
+            "names{in_the_way} hold all slots of the instances that run it."
         ),
         (
             "Look at what they do. So that they cannot hold all slots, lower the concurrency of their workers, give "

@@ -7,9 +7,14 @@ from typing import Final
 
 _UNITS: Final = (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1))
 
+LONGEST: Final = 1e12
+"""Seconds. A longer time, infinity and NaN were not measured by this library: another program stored them."""
+
 
 def length(seconds: float) -> str:
     """Return a length of time in its two largest units, such as "3 m 12 s"; below ten seconds with tenths."""
+    if not abs(seconds) < LONGEST:
+        return "an unknown time"
     if abs(seconds) < 10:
         return f"{seconds:.1f} s"
     parts, rest = [], round(abs(seconds))

@@ -58,7 +58,7 @@ def _runs(values: Values) -> str:
             f"goes on, and holds a slot until it returns; the last sign of life came {length(values['silent'])} ago."
         )
     is_running = "is running" if values["since"] is None else "has been running"
-    or_waits = " or waiting for its children" if values["is_parent"] else ""
+    or_waits = " or waiting for children" if values["is_parent"] else ""
     how = f"{is_running}{or_waits} on {_holder(values, 'since')}"
     return f"It {how}; the last sign of life came {length(values['silent'])} ago."
 

@@ -7,7 +7,7 @@ bound: those that changed last, or that have a unique key, as declared schedules
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
@@ -93,26 +93,37 @@ def troubled_jobs(jobs: JobCollection, now: datetime, name: str | None = None) -
     recent = [one for look in at_rest for one in look if one["at"] is not None and one["at"] >= begin]
     is_capped = any(len(look) > MOST_READ for look in looks)
     # Beyond the jobs that were read there may be others, and a finding about the children is what shows that.
-    dealt_with = set() if is_capped else _dealt_with(jobs, recent)
-    found = [_troubled(one, is_dealt_with=one["_id"] in dealt_with) for one in [*running, *recent]]
+    # Of one name, a parent that has failed is not read: its children are what shows the failure.
+    enough = (JobStatus.COMPLETED,) if name is not None else (JobStatus.COMPLETED, JobStatus.FAILED)
+    dealt_with = set() if is_capped else _dealt_with(jobs, recent, enough)
+    found = [
+        _troubled(one, is_dealt_with=_is_id(one["_id"]) and one["_id"] in dealt_with) for one in [*running, *recent]
+    ]
     return Troubled(
         jobs=[one for one in found if one.deaths or one.failures >= MANY_FAILURES or one.status == JobStatus.FAILED],
         is_capped=is_capped,
     )
 
 
-def _dealt_with(jobs: JobCollection, found: Sequence[Mapping[str, Any]]) -> set[Any]:
-    """Return the ids of the failed children whose parents have completed or failed since.
+def _is_id(value: object) -> bool:
+    """Whether it is the id of a job. Another program may store any other value as an id, also one without a hash."""
+    return isinstance(value, ObjectId)
+
+
+def _dealt_with(jobs: JobCollection, found: Sequence[Mapping[str, Any]], ends: Sequence[JobStatus]) -> Set[ObjectId]:
+    """Return the ids of the failed children whose parents have ended like this since.
 
     Not those of a recurring parent, which is pending again: its failure of that occurrence may be nowhere else.
     """
-    children = [one for one in found if one["status"] == JobStatus.FAILED and isinstance(one["parent"], ObjectId)]
+    failed = [one for one in found if one["status"] == JobStatus.FAILED]
+    children = [one for one in failed if _is_id(one["_id"]) and _is_id(one["parent"])]
     ended: dict[Any, Any] = {}
     status, at = FIELD["status"], FIELD["finished_at"]
     collection = jobs.collection.with_options(codec_options=LENIENT)
     for chunk in in_chunks(dict.fromkeys(one["parent"] for one in children), MOST_PARENTS):
-        wanted = {**of_ids(chunk), status: {"$in": [JobStatus.COMPLETED, JobStatus.FAILED]}}
-        ended |= {one["_id"]: one.get(at) for one in collection.find(wanted, [at], hint=BY_ID)}
+        wanted = {**of_ids(chunk), status: {"$in": list(ends)}}
+        parents = briefly(partial(collection.find, wanted, [at], hint=BY_ID))
+        ended |= {one["_id"]: one.get(at) for one in parents}
     # Not a child that was tried again after its parent had ended, and failed again.
     return {
         one["_id"] for one in children if isinstance(end := ended.get(one["parent"]), datetime) and end >= one["at"]
