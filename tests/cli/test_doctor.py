@@ -157,8 +157,8 @@ def test_plain_handlers_beyond_their_time_limit(doctor: Doctor, db: Database) ->
     enter(db, "w3", "hang", overdue_by_name={"hang": 100}, heartbeat_ago=1000)  # Its threads have ended with it.
     found = [one["fields"] for one in doctor.looks().findings if one["kind"] == "overdue-threads"]
     assert found == [
-        {"name": "hang", "count": 5, "instance": "w2", "is_capped": False},
-        {"name": "mail", "count": 1, "instance": "w2", "is_capped": False},
+        {"name": "hang", "count": 5, "instance": "w2", "quoted": "hang", "is_capped": False},
+        {"name": "mail", "count": 1, "instance": "w2", "quoted": "mail", "is_capped": False},
     ]
     (sentence,) = doctor.looks("hang").sentences("overdue-threads")
     assert "handlers of 'hang' that are still running although their runs were cancelled" in sentence

@@ -53,14 +53,15 @@ async def test_each_name_is_warned_about_once_and_looked_up_once(
         await monque.enqueue_many([NewJob("greet"), NewJob("other"), NewJob("other")])
         await monque.enqueue("other", unique_key="k", on_conflict="replace")
     assert warnings_in(caplog) == [
-        f"enqueued a job of {name}, which no live instance runs: start a worker (unless Monque for Node runs it)"
+        f"enqueued a job of {name} in {db.name}.monque_jobs: no live instance runs it: start a worker (unless "
+        "Monque for Node runs it)"
         for name in ("greet", "other")
     ]
     assert looks.number == 2
 
 
 async def test_misspelt_name_is_warned_about_with_the_one_that_is_meant(
-    monque: Monque, open_test_scheduler: SchedulerOpener, caplog: pytest.LogCaptureFixture
+    db: Database, monque: Monque, open_test_scheduler: SchedulerOpener, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with open_test_scheduler(workers) as scheduler:
         await monque.enqueue("greet")
@@ -68,7 +69,8 @@ async def test_misspelt_name_is_warned_about_with_the_one_that_is_meant(
         await scheduler.enqueue("great")
         await scheduler.enqueue("greet")
     assert warnings_in(caplog) == [
-        f"enqueued a job of {name}, which the only live instance does not run: it runs 'greet': is the name misspelt?"
+        f"enqueued a job of {name} in {db.name}.monque_jobs: the only live instance does not run it: it runs 'greet': "
+        "is the name misspelt?"
         for name in ("gret", "great")
     ]
 
@@ -110,7 +112,7 @@ def test_two_threads_that_look_at_the_same_moment_warn_once(caplog: pytest.LogCa
         both.wait(20)
         return []
 
-    threads = [threading.Thread(target=unserved.notice, args=(["greet"], no_instances)) for _ in range(2)]
+    threads = [threading.Thread(target=unserved.notice, args=(["greet"], no_instances, "shop.jobs")) for _ in range(2)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -130,7 +132,7 @@ def test_names_that_a_program_makes_up_are_bounded(
         return []
 
     for number in range(10):
-        unserved.notice([f"of-{number}"], no_instances)
+        unserved.notice([f"of-{number}"], no_instances, "shop.jobs")
     assert len(warnings_in(caplog)) == looks[0] == 3
 
 
@@ -143,7 +145,7 @@ def test_user_who_may_not_read_the_fleet_is_asked_for_a_few_times_only(caplog: p
 
     unserved = UnservedNames(lambda _: False)
     for _ in range(9):
-        unserved.notice(["greet"], fail)
+        unserved.notice(["greet"], fail, "shop.jobs")
     assert looked[0] == MOST_FAILED
     assert warnings_in(caplog) == []
 
@@ -163,5 +165,5 @@ def test_name_that_runs_here_is_settled_without_a_look() -> None:
     def look() -> list[Any]:
         raise AssertionError
 
-    unserved.notice(["here"], look)
+    unserved.notice(["here"], look, "shop.jobs")
     assert unserved.settled == {"here"}

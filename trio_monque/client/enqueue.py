@@ -190,7 +190,7 @@ def put(context: ClientContext, draft: Draft, session: ClientSession | None = No
 def notice_unserved(context: ClientContext, drafts: Iterable[Draft]) -> None:
     """Warn about the names of these jobs that no live instance runs, once a name. Only the first one costs a look."""
     if new := {draft.new.name for draft in drafts} - context.unserved.settled:
-        context.unserved.notice(new, partial(read_instances, context))
+        context.unserved.notice(new, partial(read_instances, context), context.jobs.collection.full_name)
 
 
 def ensure_indexes_for(context: ClientContext, *new: NewJob | NewSchedule) -> None:

@@ -184,7 +184,9 @@ def _log_changed(before: Job, declared: Job) -> None:
         before.name,
         _in_words(declared),
         _in_words(before),
-        "" if is_decided else "; an older release that restarts would change it back: give each declaration a version",
+        ""
+        if is_decided
+        else "; a process of another release changes it again when it starts: give each declaration a version",
         extra={"job_id": str(before.id), "job_name": before.name},
     )
 

@@ -45,8 +45,14 @@ class UnservedNames:
         """Look and warn no more: the caller warns about names itself, as the command line does."""
         self._failed = MOST_FAILED
 
-    def notice(self, names: Iterable[str], instances: Callable[[], Sequence[Instance]]) -> None:
-        """Log a warning for each name that no live instance runs, once a name; `instances` reads the fleet."""
+    def notice(self, names: Iterable[str], instances: Callable[[], Sequence[Instance]], where: str) -> None:
+        """Log a warning for each name that no live instance runs, once a name.
+
+        Args:
+            names: Of the jobs that were enqueued.
+            instances: Reads the fleet.
+            where: The collection, with its database: it may be another one than that of the workers.
+        """
         new = {name for name in names if name not in self.settled}
         if not new or self._failed >= MOST_FAILED or len(self.settled) >= MOST_REMEMBERED:
             return
@@ -66,17 +72,21 @@ class UnservedNames:
             self.settled |= new
         for name in sorted(new):
             if not may_run(name, live):
-                logger.warning("enqueued a job of %s, which %s", name, _why(name, live), extra={"job_name": name})
+                logger.warning(
+                    "enqueued a job of %s in %s: %s", name, where, _why(name, live), extra={"job_name": name}
+                )
 
 
 def _why(name: str, live: Sequence[Instance]) -> str:
     if not live:
-        return "no live instance runs: start a worker (unless Monque for Node runs it)"
+        return "no live instance runs it: start a worker (unless Monque for Node runs it)"
     near = similar_name(name, live)
     hint = (
         "start a worker that does"
         if near is None
         else f"{'it' if len(live) == 1 else 'one'} runs {near!r}: is the name misspelt?"
     )
-    whom = f"none of the {len(live)} live instances runs" if len(live) > 1 else "the only live instance does not run"
+    whom = (
+        f"none of the {len(live)} live instances runs it" if len(live) > 1 else "the only live instance does not run it"
+    )
     return f"{whom}: {hint}"

@@ -342,7 +342,8 @@ _say(
     "limit: {count}, most of them in {instance}. Each occupies a slot until it returns.",
     'The log of {instance} has their stacks: look for "is still running although its run was cancelled". Set a '
     "timeout on the call that they wait for, shorter than the `timeout` of the worker. Restarting the process frees "
-    "the slots.",
+    "the slots: first cancel the jobs that still have such a run (`trio-monque jobs --name {quoted} --status "
+    "processing`), or they run again.",
 )
 _say(
     "blocked-loop",
@@ -418,9 +419,9 @@ _say(
     "slots-taken",
     "Due jobs named {name!r}: {due}; the oldest has waited {ago}. No job of this name is running: jobs of other "
     "names{names} hold all slots of the instances that run it.",
-    "Look at what they do: `trio-monque jobs --status processing`. So that they cannot hold all slots, lower the "
-    "`concurrency` of their workers below that of the scheduler, give this worker a higher `priority`, or start more "
-    "worker processes (`--only` runs one with this name alone).",
+    "Look at what they do: `trio-monque jobs --status processing`. Now: `trio-monque pause NAME` lets no more of them "
+    "start. So that they cannot hold all slots, lower the `concurrency` of their workers below that of the scheduler, "
+    "give this worker a higher `priority`, or start more worker processes (`--only` runs one with this name alone).",
 )
 _say(
     "not-starting",
@@ -434,10 +435,10 @@ _say(
     "poison-job",
     "Jobs named {name!r} ({status}) that may kill their process: {count} (for example job {job}). On one of them, "
     "{deaths} claims in a row died.",
-    "If it still runs, end it: `trio-monque cancel {job}`. Inspect it: `trio-monque show {job}`. Then check what it "
-    "does to its process: memory, native code, a call that exits. Once it is fixed, `trio-monque retry {job}` runs it "
-    "again; `trio-monque delete {job}` deletes it. A job whose claims died more than `max_rescues` times becomes "
-    "`failed`.",
+    "If it still runs, end it: `trio-monque cancel {job}`. If more of them come, pause the name. Inspect it: "
+    "`trio-monque show {job}`. Then check what it does to its process: memory, native code, a call that exits. Once it "
+    "is fixed, `trio-monque retry {job}` runs it again; `trio-monque delete {job}` deletes it. A job whose claims died "
+    "more than `max_rescues` times becomes `failed`.",
 )
 _say(
     "failing-name",
@@ -469,7 +470,8 @@ _say(
     "Jobs named {name!r} that were cancelled in the last day because no run began before their `start_by`: "
     "{count} (for example job {job}).{obstacle}",
     "Find out why they waited: no worker ran, none had a free slot, or its event loop was blocked (`blocked-loop`). "
-    "`trio-monque retry {job}` runs one after all, without its limit.",
+    "`trio-monque retry {job}` runs one after all, without its limit; for all, `trio-monque retry "
+    "--name {quoted} --status cancelled --fail-reason-prefix start_by`.",
 )
 _say(
     "owed-follow-ups",
