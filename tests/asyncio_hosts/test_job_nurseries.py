@@ -84,6 +84,41 @@ def test_shutdown_leaves_the_children_to_the_next_scheduler(db: Database, run: R
     run(main)
 
 
+@pytest.mark.parametrize("on_drain", ["wait", "release"])
+@pytest.mark.parametrize("acts", ["returns", "raises"])
+def test_handler_that_is_cut_while_its_block_cancels_does_not_see_the_failure(
+    db: Database, run: Run, acts: str, on_drain: Any
+) -> None:
+    """A child lives on. If the handler acted on the failure, its job would end beside that child."""
+    seen: list[list[str]] = []
+
+    async def parent(job: RunningJob[Any]) -> Any:
+        try:
+            async with open_job_nursery(job, on_drain=on_drain) as nursery:
+                await nursery.start("slow")
+                await nursery.run("child", "fail")
+        except JobNurseryError:
+            seen.append(statuses(db, "slow"))
+            if acts == "raises":
+                raise
+        return "undone"  # Without an `await`, at which a cancellation could be raised.
+
+    async def slow(job: RunningJob[Any]) -> None:
+        with anyio.CancelScope(shield=True):
+            await until(lambda: statuses(db, "parent") != ["processing"])
+
+    async def main() -> None:
+        workers = workers_with(parent)
+        workers.register("slow", slow)
+        options = {**QUICK, "shutdown_timeout": 0.5, "cleanup_timeout": 20}
+        async with open_scheduler(db, workers, **options) as scheduler:
+            await scheduler.enqueue("parent")
+            await until(lambda: db["monque_jobs"].count_documents({"scopeFailed": {"$exists": True}}) == 1)
+        assert (seen, statuses(db, "parent")) == ([], ["pending"])
+
+    run(main)
+
+
 def test_run_that_waits_is_released_by_a_drain_if_its_handler_wants_that(db: Database, run: Run) -> None:
     """Without waiting for the end of `shutdown_timeout`, which never comes here."""
 

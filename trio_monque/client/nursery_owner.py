@@ -63,6 +63,15 @@ class NurseryOwner(Protocol):
         """
         ...
 
+    async def raise_if_cancelled(self) -> None:
+        """Raise the cancellation of the run, if there is one, and unless the caller is shielded from it.
+
+        Behind this, a block raises what its children ended with. The handler of a cancelled run must not act on that:
+        the block may have left live children behind. On trio, leaving the block would raise the cancellation anyway; on
+        asyncio, it comes with the next `await`, and a handler may do without one.
+        """
+        ...
+
     def closing(self, *, is_cancelled: bool) -> AbstractContextManager[object]:
         """Return a context for the end of a block, shielded for as long as a cancelled parent may clean up.
 

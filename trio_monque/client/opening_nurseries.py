@@ -115,6 +115,7 @@ async def _open(
                 except BaseException as body:  # noqa: BLE001  # Raised again, by `outcome`.
                     error = body
                 await leave(block, error)
+                await owner.raise_if_cancelled()
                 raised = await outcome(block, error)
                 tasks.cancel_scope.cancel()
         except BaseExceptionGroup as group:

@@ -19,6 +19,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 import anyio
+import anyio.lowlevel
 
 from ..clock import virtual_time
 from ..error_types import MonqueConnectionError
@@ -159,6 +160,9 @@ class ProgramNurseries:
         self, live: Callable[[], Collection[ObjectId]], *, is_cancelling: bool = False
     ) -> AsyncIterator[None]:
         yield  # A program has no slot.
+
+    async def raise_if_cancelled(self) -> None:
+        await anyio.lowlevel.checkpoint_if_cancelled()
 
     def closing(self, *, is_cancelled: bool) -> AbstractContextManager[object]:
         return self._closing(is_cancelled=is_cancelled)

@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any, Final, Protocol
 
 import anyio
+import anyio.lowlevel
 
 from ..bridge.handler_loop import HandlerLoop
 from ..client.monque import Monque
@@ -191,6 +192,14 @@ class HandlerNurseries:
         self._run.waits_for = waits = tuple(self._resting.values()) if is_all else ()
         self._run.is_releasable = bool(waits) and not self._number_to_keep
 
+    async def raise_if_cancelled(self) -> None:
+        if self._loop.cancel_reason(self._run) is None:
+            return
+        # The reason is known before the cancellation arrives on the loop of the handler. What the engine answers after
+        # it has cancelled the run arrives later.
+        await self._loop.engine.call_for(self._run, _nothing)
+        await anyio.lowlevel.checkpoint_if_cancelled()
+
     def closing(self, *, is_cancelled: bool) -> AbstractContextManager[object]:
         return self._loop.cleaning_up(self._run, math.inf)
 
@@ -217,3 +226,7 @@ class HandlerNurseries:
     def _steps(self) -> Any:
         scope = scope_of(self.job)
         return {} if scope is None or scope.steps is None else scope.steps
+
+
+async def _nothing() -> None:
+    pass
