@@ -10,6 +10,7 @@ from trio.testing import MockClock
 
 from tests.support.documents import DONE, OPEN, fill, later, lock_of
 from tests.support.locked import handle
+from tests.support.open_transactions import begin_with
 from trio_monque import Claim, run_claims
 from trio_monque.locks_and_dead_letters import read_lock
 from trio_monque.store.documents import rescuing
@@ -31,8 +32,7 @@ async def test_one_locked_document_does_not_keep_the_others_from_their_rescue(
     held(things, 20)
     finished: list[Any] = []
     with things.database.client.start_session() as session:
-        session.start_transaction()
-        things.update_one({"_id": 7}, {"$set": {"lock": None}}, session=session)
+        begin_with(session, things, 7, {"lock": None})
 
         async def handle(claim: Claim[Any]) -> None:
             await claim.finish(DONE)
@@ -56,8 +56,8 @@ def test_rescue_in_parts_recognizes_what_was_taken_before_and_what_another_has_t
     dead = [Takeaway(number, seen, becomes) for number in range(4)]
     rescuing.rescue(locked, dead[:1])
     things.update_one({"_id": 1}, {"$set": {"lock.until": later(10)}})
-    with things.database.client.start_session() as session, session.start_transaction():
-        things.update_one({"_id": 2}, {"$set": {"lock": None}}, session=session)
+    with things.database.client.start_session() as session:
+        begin_with(session, things, 2, {"lock": None})
         answers = rescuing.rescue_in_parts(locked, dead)
         session.abort_transaction()
     assert answers == {locked.key_of(0): True, locked.key_of(1): False, locked.key_of(3): True}

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.support.store import handle
-from trio_monque.cli.doctor.terminal_words import KINDS, LENGTHS, Length
+from trio_monque.cli.doctor.terminal_words import KINDS, LENGTHS, LengthInWords
 from trio_monque.cli.program import run_program
 from trio_monque.clock import to_milliseconds
 from trio_monque.jobs.instance import Instance
@@ -52,7 +52,7 @@ class Report:
         """Of this kind; each has the advice of its kind, without a field that was not filled in."""
         found = [one for one in self.findings if one["kind"] == kind]
         for one in found:
-            fields = {name: Length(value) if name in LENGTHS else value for name, value in one["fields"].items()}
+            fields = {name: LengthInWords(value) if name in LENGTHS else value for name, value in one["fields"].items()}
             assert one["advice"] == KINDS[kind].advice.format_map(fields)
             assert one["severity"] == KINDS[kind].severity
         return [one["sentence"] for one in found]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.support.internals import context_of
+from tests.support.open_transactions import begin_with
 from tests.support.store import claim, handle
 from trio_monque import Monque
 from trio_monque.client.rescuer import Rescuer
@@ -16,13 +17,7 @@ def test_one_locked_document_does_not_keep_the_others_from_their_rescue(db: Data
     dead = claim(handle(db), 20)
     rescuer = Rescuer(context_of(Monque(db, operation_timeout=1.5)))
     with db.client.start_session() as session:
-        session.start_transaction()
-        # On a busy server, a transaction may begin with a snapshot from before the job was stored.
-        while not jobs.update_one(
-            {"_id": dead[7].id}, {"$set": {"status": "completed"}}, session=session
-        ).matched_count:
-            session.abort_transaction()
-            session.start_transaction()
+        begin_with(session, jobs, dead[7].id, {"status": "completed"})
         rescued = rescuer.take(dead)
         assert {one.before.id for one in rescued} == {job.id for job in dead} - {dead[7].id}
         session.abort_transaction()

@@ -65,21 +65,21 @@ def shown(finding: Finding) -> ShownFinding:
     return ShownFinding(KINDS[finding.kind], _fields_of(finding))
 
 
-class Length(float):
+class LengthInWords(float):
     """A length of time in seconds: a number in JSON, and words in a sentence."""
 
     def __format__(self, _spec: str) -> str:
         return duration(float(self))
 
 
-class Named(list[str]):
+class NamesInBrackets(list[str]):
     """Names: a list in JSON, and words in brackets in a sentence."""
 
     def __format__(self, _spec: str) -> str:
         return f" ({', '.join(map(repr, self))})" if self else ""
 
 
-class Others(list[str]):
+class OtherIds(list[str]):
     """Ids: a list in JSON, and a sentence behind others."""
 
     def __format__(self, _spec: str) -> str:
@@ -105,7 +105,7 @@ def _fields_of(finding: Finding) -> dict[str, Any]:
     given = finding.values
     fields = dict(given)
     for name in LENGTHS & given.keys():
-        fields[name] = Length(given[name])
+        fields[name] = LengthInWords(given[name])
     if "name" in given:
         fields["quoted"] = quote(given["name"])
     if "similar" in given:
@@ -162,7 +162,7 @@ _OWN_TEXTS: Final[Mapping[str, Callable[[Mapping[str, Any]], dict[str, Any]]]] =
     "blocked-loop": _of_block,
     "stuck-jobs": _of_stuck_jobs,
     "long-runs": lambda one: {"since": moment(one["since"])},
-    "slots-taken": lambda one: {"names": Named(one["names"])},
+    "slots-taken": lambda one: {"names": NamesInBrackets(one["names"])},
     "no-primary": _of_members,
     "no-majority": _of_members,
     "clock-off": _of_clocks,
@@ -174,7 +174,7 @@ _OWN_TEXTS: Final[Mapping[str, Callable[[Mapping[str, Any]], dict[str, Any]]]] =
         "at": moment(one["at"]),
         "schedule": f"job {one['job']}" if one["key"] is None else f"job {one['job']}, with the key {one['key']!r}",
     },
-    "broken-document": lambda one: {"others": Others(one["others"])},
+    "broken-document": lambda one: {"others": OtherIds(one["others"])},
     "node-indexes": lambda one: {"names": ", ".join(one["names"])},
 }
 

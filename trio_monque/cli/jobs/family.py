@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from bson import ObjectId
-
 from ...client.sync_monque import SyncMonque
 from ...diagnosis.parents_and_children import MOST_CHILDREN, BlockNow, blocks_of, why_cancelled
 from ...diagnosis.reasons import Reason
@@ -18,6 +16,7 @@ from ...jobs.job import Job
 from ...jobs.job_query import JobFilter
 from ...jobs.job_selector import LIVE
 from ...jobs.nursery_scopes import has_had_scope
+from ...store.driver.types import ObjectId
 from ..output import due, moment
 
 MOST_LISTED: Final = 10
