@@ -11,6 +11,7 @@ from pymongo import MongoClient
 
 from tests.browser.places import MOST_IN_A_BATCH
 from tests.support.browser import Visit, Visits
+from tests.support.open_transactions import begin_with
 from tests.support.store import handle
 from tests.web.pages.job_documents import job_document
 from trio_monque.store.driver.types import Collection
@@ -79,9 +80,8 @@ def test_a_long_action_shows_how_far_it_is_and_goes_on_without_a_viewer(
     one.go("jobs?status=failed")
     press(one, "Retry all…")
     with client.start_session() as session:
-        session.start_transaction()
         # Until this ends, the server does not write the last job, and the action does not end.
-        jobs.update_one({"_id": last["_id"]}, {"$set": {"held": True}}, session=session)
+        begin_with(session, jobs, last["_id"], {"held": True})
         press(one, f"Retry {3 * MOST_IN_A_BATCH} jobs")
         one.page.wait_for_url(re.compile("/actions/[0-9a-f]{24}$"))
         one.expect("main").to_contain_text(f"{2 * MOST_IN_A_BATCH} jobs of {3 * MOST_IN_A_BATCH} jobs requeued.")

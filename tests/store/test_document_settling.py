@@ -11,6 +11,7 @@ from pymongo import MongoClient
 
 from tests.support.interception import Interceptor
 from tests.support.locked import NOW, SECOND, claim, fence, handle, lock_of, recorded, stamp
+from tests.support.open_transactions import begin_with
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.errors import InvalidPayloadError, MonqueConnectionError
 from trio_monque.locks_and_dead_letters import LockStamp, dead_letter_lock, freed
@@ -335,8 +336,7 @@ def test_interrupted_write_does_not_count_as_refused_and_is_sent_again(
     ]
     hurried = replace(locked, operation_timeout=1.5)
     with documents.database.client.start_session() as session:
-        session.start_transaction()
-        documents.update_one({"_id": 1}, {"$set": {"theirs": 1}}, session=session)
+        begin_with(session, documents, 1, {"theirs": 1})
         with pytest.raises(MonqueConnectionError) as raised:
             settle(hurried, endings)
         assert raised.value.transient
