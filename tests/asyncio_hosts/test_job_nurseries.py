@@ -119,6 +119,33 @@ def test_handler_that_is_cut_while_its_block_cancels_does_not_see_the_failure(
     run(main)
 
 
+def test_block_in_the_clean_up_of_a_cancelled_handler_ends_as_usual(db: Database, run: Run) -> None:
+    """The run is cancelled, and its clean-up is shielded from that."""
+    seen: list[Any] = []
+
+    async def parent(job: RunningJob[Any]) -> None:
+        try:
+            await anyio.sleep(LONG)
+        finally:
+            with job.cleanup(20):
+                try:
+                    async with open_job_nursery(job) as nursery:
+                        seen.append(await nursery.run("child", 5))
+                        await nursery.start("child", "fail")
+                except JobNurseryError:
+                    seen.append(live(db))
+
+    async def main() -> None:
+        async with open_scheduler(db, workers_with(parent), **{**QUICK, "cleanup_timeout": 20}) as scheduler:
+            job = await scheduler.enqueue("parent")
+            await until(lambda: statuses(db, "parent") == ["processing"])
+            await scheduler.cancel_job(job.id)
+            await until(lambda: statuses(db, "parent") == ["cancelled"])
+
+    run(main)
+    assert seen == [5, 0]
+
+
 def test_run_that_waits_is_released_by_a_drain_if_its_handler_wants_that(db: Database, run: Run) -> None:
     """Without waiting for the end of `shutdown_timeout`, which never comes here."""
 

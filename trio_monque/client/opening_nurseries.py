@@ -55,10 +55,10 @@ def open_job_nursery(
         fail: What happens if a child does not complete. "cancel": the first such child cancels the body and the other
             children. "wait": the others go on, and then the error is raised. "keep": nothing is raised; look at
             `child.error` of each.
-        on_drain: What a run does that waits for its children, in the task that opened the block, when its scheduler
-            shuts down. "wait": it has `shutdown_timeout` to end, as any run. "release": it is cut at once, and its next
-            run goes on with the wait. Only for a handler in which no other task works meanwhile: that would be cut too.
-            With several blocks open, all must have it.
+        on_drain: What happens if the scheduler shuts down while the run waits for its children, in the task that opened
+            the block. "wait": the run has `shutdown_timeout` to end, as any run. "release": it is cut at once, or just
+            after its wait, and the next run goes on. Only for a handler in which no other task works meanwhile: that
+            would be cut too. If several blocks are open, all must have this option.
 
     Raises:
         JobNurseryError: A child failed, was cancelled by another caller, was not started by its `start_by`, or was

@@ -1,7 +1,7 @@
 """The end of an engine: its timeline, and the tasks that keep to it.
 
-    drain           The claimer ends; claims in flight are given back. Runs go on, but for those that are to be released
-      |             while they wait for other items: nothing starts these here any more.
+    drain           The claimer ends; claims in flight are given back. Runs go on. Those that want it are released while
+      |             they wait for other items, which do not start here any more.
       |  shutdown_timeout, or until a cut is asked for
     cut             The engine cancels each run, which may clean up.
       |  cleanup_timeout
@@ -41,6 +41,9 @@ logger = logger_of("engine")
 ClaimT = TypeVar("ClaimT")
 SettlementT = TypeVar("SettlementT")
 BatchT = TypeVar("BatchT")
+
+BETWEEN_LOOKS: Final = 0.05
+"""Seconds between two looks of a drain for runs to release. Each looks at all: ten thousand may wait, and all end."""
 
 HARD_END_AFTER: Final = 1.5
 """Seconds from the end of the clean-ups to the hard end."""
@@ -105,6 +108,7 @@ class Shutdown(Generic[ClaimT]):
                 if run.is_releasable and run.reason is None:
                     run.cancel(CancelReason.SHUTDOWN)
             await self._runner.wait_changed()
+            await trio.sleep(BETWEEN_LOOKS)
 
     def _report(self, report: Callable[[], None]) -> None:
         # Without this, the observer's error would leave this task, and cancel the settler, the heartbeat and all runs

@@ -94,7 +94,7 @@ class Control(Protocol[ClaimT, SettlementT_contra]):
         ...
 
     def changed(self) -> None:
-        """A run may do nothing but wait from now on: wakes a drain of the testing kit."""
+        """A run may do nothing but wait from now on: wakes a drain, which may release it."""
         ...
 
     @property

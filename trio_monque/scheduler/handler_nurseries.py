@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
-from contextlib import AbstractContextManager, asynccontextmanager
+from contextlib import AbstractContextManager, asynccontextmanager, suppress
 from functools import partial
 from typing import Any, Final, Protocol
 
@@ -197,7 +197,8 @@ class HandlerNurseries:
             return
         # The reason is known before the cancellation arrives on the loop of the handler. What the engine answers after
         # it has cancelled the run arrives later.
-        await self._loop.engine.call_for(self._run, _nothing)
+        with suppress(MonqueError):  # The engine has ended, and so has the run.
+            await self._loop.engine.call_for(self._run, _nothing)
         await anyio.lowlevel.checkpoint_if_cancelled()
 
     def closing(self, *, is_cancelled: bool) -> AbstractContextManager[object]:
