@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from trio_monque.cli.doctor.terminal_words import KINDS
+from trio_monque.cli.doctor.shown_finding import KINDS
 
 PAGE = Path(__file__).parent / "how-to" / "troubleshoot.md"
 BEGIN, END = "<!-- the findings of the doctor -->\n", "<!-- the end of the findings -->\n"

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.support.store import handle
-from trio_monque.cli.doctor.terminal_words import KINDS, LENGTHS, LengthInWords
+from trio_monque.cli.doctor.shown_finding import KINDS, LENGTHS, LengthInWords
 from trio_monque.cli.program import run_program
 from trio_monque.clock import to_milliseconds
 from trio_monque.jobs.instance import Instance

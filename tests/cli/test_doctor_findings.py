@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from trio_monque.cli.doctor.terminal_words import KINDS, KindWords, ShownFinding, shown
+from trio_monque.cli.doctor.kind_words import KindWords
+from trio_monque.cli.doctor.shown_finding import KINDS, ShownFinding, shown
 from trio_monque.diagnosis import Severity, judgement, judging_server
 from trio_monque.diagnosis.facts import Facts, IndexFacts, ServerFacts
 from trio_monque.diagnosis.findings import SEVERITIES

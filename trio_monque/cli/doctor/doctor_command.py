@@ -19,7 +19,7 @@ from ...store.driver.types import Database
 from ..connection_options import Connection, connection_options
 from ..exit_statuses import CHECK_FAILED, SUCCEEDED
 from ..jobs.access import invalid_options
-from .terminal_words import ShownFinding, shown
+from .shown_finding import ShownFinding, shown
 
 _EXAMPLES: Final = """\b
 Examples:
