@@ -181,3 +181,32 @@ def test_slot_that_is_not_known_to_be_free_leaves_it_at_a_backlog(
     wait(db)
     enter(db, "worker-1", "export", "report", **{"slots": 2, **entry})
     assert reasons(doctor.looks()) == ["backlog"]
+
+
+def left_over(db: Database, *, due_ago: float) -> Job:
+    """Insert a pending job that still has an owner: no claim takes it."""
+    job = insert(handle(db), "export")
+    due = now() - timedelta(seconds=due_ago)
+    db["monque_jobs"].update_one({"_id": job.id}, {"$set": {"claimedBy": "a person", "nextRunAt": due}})
+    return job
+
+
+def test_documents_that_cannot_be_run_are_no_backlog(doctor: Doctor, db: Database) -> None:
+    enter(db, "worker-1", "export", slots=5)
+    left_over(db, due_ago=7200)
+    found = doctor.looks()
+    assert found.kinds == ["broken-document"]
+    job = insert(handle(db), "export")
+    db["monque_jobs"].update_one({"_id": job.id}, {"$set": {"nextRunAt": now() - timedelta(seconds=600)}})
+    found = doctor.looks()
+    assert reasons(found) == ["not-starting"]
+    assert found.sentences("not-starting")[0].startswith("Due jobs named 'export': 1; the oldest has waited 10m")
+
+
+def test_names_that_are_kept_waiting_come_before_those_that_have_a_backlog(doctor: Doctor, db: Database) -> None:
+    for _ in range(2):
+        run(db, "archive", ago=10)
+    wait(db, "archive")
+    wait(db, "zip")
+    enter(db, "worker-1", "archive", "zip", slots=2, held=2, held_by_name={"archive": 2})
+    assert reasons(doctor.looks()) == ["slots-taken", "backlog"]

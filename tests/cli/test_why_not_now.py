@@ -62,6 +62,7 @@ def in_one_line(text: str) -> str:
 
 RUNS: Final = an_instance(held_by_name={"mail": 3}, held=3)
 FULL: Final = an_instance(held_by_name={"mail": 3}, held=3, slots=3)
+OVERDUE: Final = an_instance(held_by_name={"mail": 1}, held=1, slots=3, overdue_by_name={"mail": 2})
 DRAINS: Final = an_instance("w3", "mail", draining=True, slots=9)
 
 PENDING: Final = {
@@ -176,8 +177,18 @@ PENDING: Final = {
         """
         It has been due for 1m 30s, and is the first of its name.
         1 live instance runs its name, and held 0 jobs of it at the
-        last heartbeat. Nothing seems to hold it up: look again in a minute, then ask `trio-monque doctor`, then
-        look in the log of the worker for its id.
+        last heartbeat. Nothing seems to hold it up: look again in a minute, then ask `trio-monque doctor` (a validator
+        of the collection may refuse claims, for example), then look in the log of the worker for its id.
+        """,
+    ),
+    "slots taken by threads of cancelled runs": (
+        a_job(),
+        (OVERDUE,),
+        {},
+        """
+        It has been due for 1m 30s, and is the first of its name.
+        1 live instance runs its name, and held 1 job of it at the last heartbeat: all slots were taken; threads of
+        cancelled runs hold 2 slots until they end.
         """,
     ),
     "all slots of its name taken": (
@@ -215,8 +226,8 @@ PENDING: Final = {
         """
         It has been due for 1h, and is the first of its name.
         1 live instance runs its name, and held 0 jobs of it at the
-        last heartbeat. Nothing seems to hold it up: look again in a minute, then ask `trio-monque doctor`, then
-        look in the log of the worker for its id.
+        last heartbeat. Nothing seems to hold it up: look again in a minute, then ask `trio-monque doctor` (a validator
+        of the collection may refuse claims, for example), then look in the log of the worker for its id.
         """,
     ),
     "one with a free slot": (
@@ -247,8 +258,8 @@ PENDING: Final = {
         """
         It has been due for 1m 30s, and is the first of its name.
         1 live instance runs its name, and held 0 jobs of it at the
-        last heartbeat. Nothing seems to hold it up: look again in a minute, then ask `trio-monque doctor`, then
-        look in the log of the worker for its id.
+        last heartbeat. Nothing seems to hold it up: look again in a minute, then ask `trio-monque doctor` (a validator
+        of the collection may refuse claims, for example), then look in the log of the worker for its id.
         """,
     ),
     "owner": (
@@ -335,10 +346,35 @@ PROCESSING: Final = {
     ),
     "a parent": (
         replace(claimed(4), nursery=NurseryScope(id=ObjectId())),
+        (RUNS,),
+        """
+        It has been running or waiting for children since 2026-01-01 11:59:00Z on w1 (process 4711 on web-1); the last
+        sign of life came 4.0s ago.
+        """,
+    ),
+    "without a heartbeat, but within its lease": (
+        claimed(21),
+        (RUNS,),
+        """
+        It has been running since 2026-01-01 11:59:00Z on w1 (process 4711 on web-1); the last sign of life came 21s
+        ago: its process may have died.
+        """,
+    ),
+    "of an instance that has ended": (
+        claimed(4, cancel_requested_at=ago(20)),
+        (an_instance("w2"),),
+        """
+        It was claimed at 2026-01-01 11:59:00Z by w1, which has ended without it. Another instance rescues it 30s after
+        the last sign of life, which came 4.0s ago. Its cancellation was requested 20s ago: it ends when it is rescued.
+        """,
+    ),
+    "of an instance that has ended, and alone": (
+        claimed(4),
         (),
         """
-        It has been running or waiting for children since 2026-01-01 11:59:00Z on w1; the last sign of life came
-        4.0s ago.
+        It was claimed at 2026-01-01 11:59:00Z by w1, which has ended without it. Another instance rescues it 30s after
+        the last sign of life, which came 4.0s ago. No other live instance can do that: start a worker
+        (`trio-monque run`).
         """,
     ),
     "of an unknown age": (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
@@ -91,7 +92,8 @@ async def test_update_brings_a_pending_schedule_up_to_date(
     first = await declare("0 9 * * *", "report", "old", timezone="Asia/Tokyo", on_exhausted="fail")
     await trio.sleep(1)
     job = await declare("30 10 * * *", "report", None)
-    assert (job.id, job.schedule, job.data) == (first.id, Schedule(cron="30 10 * * *"), None)
+    changed = Schedule(cron="30 10 * * *", changed_from="0 9 * * * (Asia/Tokyo)", changed_at=job.updated_at)
+    assert (job.id, job.schedule, job.data) == (first.id, changed, None)
     assert (job.next_run_at.hour, job.next_run_at.minute) == (10, 30)
     assert job.internals.rev == 1  # A client that read a copy before can see that it is stale.
     assert (job.created_at, job.updated_at) == (first.created_at, first.updated_at + timedelta(seconds=1))
@@ -129,6 +131,28 @@ async def test_new_data_alone_keeps_when_it_is_due(db: Database, jobs: Collectio
     jobs.update_one({}, {"$set": {"nextRunAt": at, "failCount": 2}})
     job = sync.schedule("0 9 * * *", "report", "new", unique_key="k", on_conflict="update")
     assert (job.data, job.next_run_at, job.fail_count) == ("new", at, 2)
+
+
+async def test_declaration_of_other_times_notes_what_it_changed_until_the_next_one(
+    db: Database, jobs: Collection
+) -> None:
+    declare = partial(Monque(db).sync_in_loop.schedule, unique_key="k", on_conflict="update")
+    first = declare("0 9 * * *", "report", "old")
+    assert first.schedule == Schedule(cron="0 9 * * *")
+    daily = declare("0 10 * * *", "report", "old")
+    assert daily.schedule is not None
+    assert (daily.schedule.changed_from, daily.schedule.changed_at) == ("0 9 * * * (UTC)", daily.updated_at)
+    # Other data, or the same declaration again, is no other time.
+    for data in ("new", "new"):
+        job = declare("0 10 * * *", "report", data)
+        assert job.schedule == daily.schedule
+    again = declare("0 10 * * *", "report", "new", timezone="Asia/Tokyo")
+    assert again.schedule is not None
+    assert again.schedule.changed_from == "0 10 * * * (UTC)"
+    jobs.update_one({}, {"$set": {"scheduleChangedFrom": 7}})  # Only people read it.
+    read = Monque(db).sync_in_loop.get_job(again.id)
+    assert read is not None
+    assert read.schedule == replace(again.schedule, changed_from=None)
 
 
 def test_occurrence_that_ran_between_the_look_and_the_update_does_not_become_due_again(

@@ -13,7 +13,7 @@ EVERY_VALUE: Final = {
     **dict.fromkeys(("up", "needed", "size", "used", "available", "examined", "returned", "deaths", "failures"), 7),
     **dict.fromkeys(("failed", "attempts", "failed_for_good"), 12),
     **dict.fromkeys(("name", "instance", "host", "job", "index", "other", "problem", "reason", "query", "status"), "x"),
-    **dict.fromkeys(("version", "oldest", "member", "database", "collection", "document"), "y"),
+    **dict.fromkeys(("version", "oldest", "member", "before", "after", "database", "collection", "document"), "y"),
     "pid": 4711,
     "handler": "export",
     "times": 3,
@@ -30,5 +30,9 @@ EVERY_VALUE: Final = {
     "at": datetime(2026, 1, 1, tzinfo=UTC),
     "key": "daily",
     "obstacle": "paused",
+    "oldest_due": 75.0,
+    "databases": ["store"],
+    "rule": "{}",
+    "held_key": "daily",
     "state": "silent",
 }

@@ -43,7 +43,8 @@ def test_each_kind_has_a_sentence_and_advice_without_commands(kind: str) -> None
 def test_name_that_is_misspelt_is_named_with_the_one_that_may_be_meant() -> None:
     finding = Finding("unknown-name", SEVERITIES["unknown-name"], {**EVERY_VALUE, "similar": "mail"})
     assert sentence_about(finding) == (
-        "No live instance runs jobs named x. Pending jobs: 1,204+. One runs mail: is the name misspelt?"
+        "No live instance runs jobs named x. Pending jobs: 1,204+; the oldest has waited 1 m 15 s. One runs mail: is "
+        "the name misspelt?"
     )
 
 
@@ -61,6 +62,7 @@ def test_findings_are_facts_with_sentences_the_worst_first(db: Database, loop: s
         severities = [one["severity"] for one in found["findings"]]
         assert severities == sorted(severities, key=["problem", "warning", "note"].index)
         unknown = by_kind["unknown-name"]
+        assert unknown["values"].pop("oldestDue") >= 0
         assert unknown["values"] == {"name": "sned", "pending": 1, "isCapped": False, "similar": "send"}
         assert unknown["sentence"].endswith("One runs send: is the name misspelt?")
         assert by_kind["paused-name"]["advice"] == "Resume it when its jobs may run."

@@ -221,6 +221,9 @@ SAMPLE: Final = {
     "instances": 1,
     "is_capped": False,
     "is_full": False,
+    "is_held": True,
+    "is_late": False,
+    "overdue": 0,
     "is_over": False,
     "is_parent": False,
     "is_recurring": False,
@@ -242,13 +245,14 @@ def test_each_documented_kind_has_a_sentence() -> None:
     page = (Path(__file__).parents[2] / "docs/how-to/browse-jobs.md").read_text(encoding="utf-8")
     rows = page.partition("| Kind | Meaning")[2].partition("\n\n")[0].splitlines()[2:]
     kinds = [row.split("`")[1] for row in rows]
-    assert len(kinds) == 18
+    assert len(kinds) == 19
     for kind in kinds:
         for changed in (
             {},
             {"is_capped": True, "ahead": 0},
             {"similar": None, "is_ours": False, "since": None, "start_by": None},
             {"handler": None, "is_over": True, "is_unreadable": True, "parent": None},
+            {"is_held": False, "is_late": True, "overdue": 2},
         ):
             sentence = sentence_of(Reason(kind, {**SAMPLE, **changed}))
             assert sentence[0].isupper() or sentence[0].isdigit(), sentence

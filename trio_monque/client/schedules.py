@@ -210,7 +210,7 @@ def _content(job: Job) -> tuple[Schedule | None, Mapping[str, str]]:
 
 
 def _change(job: Job, declared: Job, now: datetime) -> Transition:
-    content = {"schedule": declared.schedule, "meta": declared.meta or None, "data": declared.data}
+    content = {"schedule": _schedule_after(job, declared, now), "meta": declared.meta or None, "data": declared.data}
     if job.status is JobStatus.PROCESSING:
         return transitions.update_claimed(job, now, **content)
     # If the times of the schedule are the same, the due date stays: it may be that of a retry, or one that a caller
@@ -219,6 +219,16 @@ def _change(job: Job, declared: Job, now: datetime) -> Transition:
     change = transitions.update_pending(job, now, job.next_run_at if same_times else declared.next_run_at, **content)
     # An occurrence may have run since the job was read. It must not become due a second time.
     return replace(change, guard={**change.guard, "next_run_at": job.next_run_at})
+
+
+def _schedule_after(job: Job, declared: Job, now: datetime) -> Schedule | None:
+    """Return the declared schedule, with what a declaration changed last."""
+    before, after = job.schedule, declared.schedule
+    if before is None or after is None:
+        return after
+    if _times_of(job) == _times_of(declared):
+        return replace(after, changed_from=before.changed_from, changed_at=before.changed_at)
+    return replace(after, changed_from=before.in_words, changed_at=now)
 
 
 def _times_of(job: Job) -> tuple[str, str] | None:

@@ -30,7 +30,10 @@ from ..store.reads.diagnosis import (
     cancelled_jobs,
     documents,
     held_jobs,
+    other_databases,
     owed_follow_ups,
+    put_off_jobs,
+    schedules,
     server,
     streams,
 )
@@ -149,7 +152,12 @@ class Examination:
             stream_problem=self._ask(partial(server.problem_of_change_stream, self._jobs)),
             # On a sharded cluster, each shard would have its own part of a stream.
             streams=self._ask(partial(streams.open_streams, self._jobs)) if is_replica_set else None,
+            jobs_elsewhere=self._elsewhere(),
         )
+
+    def _elsewhere(self) -> Sequence[str]:
+        look = partial(other_databases.databases_with_waiting_jobs, self._jobs, self._now())
+        return [] if self._name else self._ask(look) or []
 
     def _written(self, found: ServerFacts) -> streams.WriteTotals | None:
         is_asked = found.streams is not None and found.streams >= FEWEST_STREAMS
@@ -170,23 +178,27 @@ class Examination:
         name = self._name
         names = [name] if name else self._list(partial(backlog.pending_names, jobs), indexes.CLAIM)
         latest = indexes.UPDATED if name is None else indexes.CLAIM
+        broken = self._all_broken() if all_documents else self._broken(names)
+        not_jobs = [one.document_id for one in broken]
         return JobFacts(
             now=now,
             name=name,
             instances=self._list(self._instances),
             paused={one.name: one for one in self._ask(partial(stored.pauses, jobs)) or ()},
             holders=self._list(partial(held_jobs.look_at_claims, jobs, now, name), indexes.HELD),
-            backlogs=self._list(partial(backlog.backlogs, jobs, names, now), indexes.CLAIM),
+            backlogs=self._list(partial(backlog.backlogs, jobs, names, now, not_jobs), indexes.CLAIM),
             unused=name if name and self._ask(partial(of_jobs.has_jobs, jobs, name)) is False else None,
             troubled=self._one(partial(of_jobs.troubled_jobs, jobs, now, name), latest, indexes.HELD)
             or of_jobs.Troubled(),
             recent=self._recent(now),
-            schedules=self._list(partial(of_jobs.bad_schedules, jobs, name), latest, indexes.UNIQUE_KEY),
-            cancelled_schedules=self._list(partial(cancelled_jobs.cancelled_schedules, jobs, name), indexes.SCHEDULES),
+            bad_schedules=self._list(partial(of_jobs.bad_schedules, jobs, name), latest, indexes.UNIQUE_KEY),
+            schedules=self._one(partial(schedules.look_at_schedules, jobs, now, name), indexes.SCHEDULES)
+            or schedules.Schedules(),
+            put_off=self._list(partial(put_off_jobs.put_off_jobs, jobs, now, name), indexes.UNIQUE_KEY),
             unstarted=self._list(partial(cancelled_jobs.unstarted_jobs, jobs, now, name), latest, indexes.START_BY),
             owed=self._list(partial(owed_follow_ups.owed, jobs, now - OWED_FOR, name), indexes.FOLLOW_UPS),
             full=self._list(partial(documents.full_documents, jobs, names), indexes.CLAIM),
-            broken=self._all_broken() if all_documents else self._broken(names),
+            broken=broken,
         )
 
     def _instances(self) -> Sequence[Instance]:

@@ -12,12 +12,14 @@ from ..jobs.minutes import Figures
 from ..jobs.name_pause import NamePause
 from ..jobs.views import BrokenDocument
 from ..store.reads.diagnosis.backlog import Backlog
-from ..store.reads.diagnosis.cancelled_jobs import CancelledSchedule, Unstarted
+from ..store.reads.diagnosis.cancelled_jobs import Unstarted
 from ..store.reads.diagnosis.documents import FullDocument
 from ..store.reads.diagnosis.held_jobs import Holder
 from ..store.reads.diagnosis.index_health import Indexes, Plan
 from ..store.reads.diagnosis.jobs import BadSchedule, Troubled
 from ..store.reads.diagnosis.owed_follow_ups import Owed
+from ..store.reads.diagnosis.put_off_jobs import PutOffJob
+from ..store.reads.diagnosis.schedules import Schedules
 from ..store.reads.diagnosis.server import Server, ServerConnections
 
 
@@ -33,6 +35,7 @@ class ServerFacts:
         stream_problem: Why the change stream cannot be opened; None if it can.
         streams: How many change streams of schedulers are open; None if unknown.
         writes: The documents that the server writes a second; None if unknown, or if that was not asked.
+        jobs_elsewhere: Other databases with waiting jobs in a collection of the same name, and no instance.
     """
 
     server: Server
@@ -42,6 +45,7 @@ class ServerFacts:
     stream_problem: str | None = None
     streams: int | None = None
     writes: float | None = None
+    jobs_elsewhere: Sequence[str] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,8 +80,9 @@ class JobFacts:
         unused: The name that was asked for, if no job has it.
         troubled: Jobs that died, or failed again and again.
         recent: What became of the runs of each name in the last ten minutes.
-        schedules: Those that cannot be understood.
-        cancelled_schedules: Recurring jobs that were cancelled, and not declared again; the last one first.
+        bad_schedules: Those that cannot be understood.
+        schedules: Those that were cancelled, or that a declaration has changed.
+        put_off: Jobs that hold a unique key until they are due, in more than a week.
         unstarted: Jobs that were cancelled because no run of them began in time.
         owed: Jobs that ended a while ago and still owe a follow-up.
         full: Jobs that are nearly as large as MongoDB allows, or more.
@@ -93,8 +98,9 @@ class JobFacts:
     unused: str | None = None
     troubled: Troubled = field(default_factory=Troubled)
     recent: Mapping[str, Figures] = field(default_factory=dict)
-    schedules: Sequence[BadSchedule] = ()
-    cancelled_schedules: Sequence[CancelledSchedule] = ()
+    bad_schedules: Sequence[BadSchedule] = ()
+    schedules: Schedules = field(default_factory=Schedules)
+    put_off: Sequence[PutOffJob] = ()
     unstarted: Sequence[Unstarted] = ()
     owed: Sequence[Owed] = ()
     full: Sequence[FullDocument] = ()

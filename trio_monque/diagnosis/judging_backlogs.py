@@ -34,7 +34,9 @@ def judge_backlog(backlog: Backlog, facts: JobFacts, live: Sequence[Instance]) -
     )
     known = {one for instance in live for one in instance.names}
     if name not in known and is_all_known:
-        yield found("unknown-name", name=name, pending=backlog.pending, similar=similar_name(name, live))
+        ago = facts.ago(backlog.oldest) if backlog.due else None
+        similar = similar_name(name, live)
+        yield found("unknown-name", name=name, pending=backlog.pending, oldest_due=ago, similar=similar)
     elif backlog.due and facts.ago(backlog.oldest) > LATE:
         yield _judge_late(backlog, facts, live)
 
@@ -69,7 +71,7 @@ def _judge_late(backlog: Backlog, facts: JobFacts, live: Sequence[Instance]) -> 
 def _are_slots_taken(name: str, live: Sequence[Instance]) -> bool:
     """Return whether no instance that runs the name had a free slot at its last heartbeat."""
     serving = [one for one in live if name in one.names and not one.draining]
-    return bool(serving) and all(one.slots is not None and _taken(one) >= one.slots for one in serving)
+    return bool(serving) and all(one.slots is not None and one.slots_taken >= one.slots for one in serving)
 
 
 def _names_in_the_way(name: str, live: Sequence[Instance]) -> Sequence[str]:
@@ -81,11 +83,6 @@ def _names_in_the_way(name: str, live: Sequence[Instance]) -> Sequence[str]:
             counts.update({other: number for other, number in one.held_by_name.items() if number > one.parked})
             counts.update(one.overdue_by_name)
     return [other for other, _ in counts.most_common(MOST_NAMES_IN_THE_WAY)]
-
-
-def _taken(instance: Instance) -> int:
-    """Return how many slots its runs and the threads of cancelled runs held at its last heartbeat."""
-    return instance.held - instance.parked + sum(instance.overdue_by_name.values())
 
 
 def _has_free_slot(instance: Instance, name: str, runs: RunsOfName | None, facts: JobFacts) -> bool:
@@ -102,4 +99,4 @@ def _has_free_slot(instance: Instance, name: str, runs: RunsOfName | None, facts
     is_limit_known = not number or len(instance.names) == 1
     # What it held then and does not run any more has ended: its jobs do start.
     are_the_same = instance.held_by_name.get(name, 0) <= number and name not in instance.overdue_by_name
-    return is_limit_known and are_the_same and _taken(instance) < instance.slots
+    return is_limit_known and are_the_same and instance.slots_taken < instance.slots

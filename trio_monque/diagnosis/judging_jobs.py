@@ -42,8 +42,9 @@ def judge_jobs(facts: JobFacts) -> Iterator[Finding]:
     yield from _judge_loops(facts, live)
     for holder in facts.holders:
         yield from _judge_holder(holder, facts, is_alone=is_alone)
-    for backlog in facts.backlogs:
-        yield from judge_backlog(backlog, facts, live)
+    waiting = [one for backlog in facts.backlogs for one in judge_backlog(backlog, facts, live)]
+    # What keeps others waiting comes first: its name has a backlog itself.
+    yield from sorted(waiting, key=lambda one: one.kind != "slots-taken")
     if facts.unused is not None and not any(facts.unused in one.names for one in live):
         yield found("no-such-name", name=facts.unused, similar=similar_name(facts.unused, live))
     for values in failing_names(facts.recent):
@@ -55,6 +56,7 @@ def judge_jobs(facts: JobFacts) -> Iterator[Finding]:
     for owed in facts.owed:
         yield found("owed-follow-ups", name=owed.name, count=owed.count, ago=facts.ago(owed.since))
     yield from _judge_schedules(facts)
+    yield from _judge_put_off(facts)
     yield from _judge_documents(facts)
 
 
@@ -86,7 +88,7 @@ def _judge_loops(facts: JobFacts, live: Sequence[Instance]) -> Iterator[Finding]
 
 def _judge_schedules(facts: JobFacts) -> Iterator[Finding]:
     for bads in group_by(
-        facts.schedules, lambda one: (one.name, one.status, one.is_unknown_here, error_kind(one.problem))
+        facts.bad_schedules, lambda one: (one.name, one.status, one.is_unknown_here, error_kind(one.problem))
     ):
         yield found(
             "unknown-time-zone" if bads[0].is_unknown_here else "bad-schedule",
@@ -96,7 +98,7 @@ def _judge_schedules(facts: JobFacts) -> Iterator[Finding]:
             status=bads[0].status,
             problem=bads[0].problem,
         )
-    for cancelled in group_by(facts.cancelled_schedules, lambda one: one.name):
+    for cancelled in group_by(facts.schedules.cancelled, lambda one: one.name):
         last = cancelled[0]
         yield found(
             "ended-schedule",
@@ -105,6 +107,26 @@ def _judge_schedules(facts: JobFacts) -> Iterator[Finding]:
             name=last.name,
             key=last.key,
             at=last.at,
+        )
+    for changed in group_by(facts.schedules.changed, lambda one: one.name):
+        latest = changed[0]
+        yield found(
+            "changed-schedule",
+            count=Count(len(changed)),
+            job=str(latest.id),
+            name=latest.name,
+            key=latest.key,
+            at=latest.at,
+            before=latest.before,
+            after=latest.after,
+        )
+
+
+def _judge_put_off(facts: JobFacts) -> Iterator[Finding]:
+    for jobs in group_by(facts.put_off, lambda one: one.name):
+        last = jobs[0]
+        yield found(
+            "put-off-key", count=Count(len(jobs)), job=str(last.id), name=last.name, held_key=last.key, at=last.due
         )
 
 

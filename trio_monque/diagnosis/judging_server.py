@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
+from ..safe_text import one_line
 from ..store.driver.database_threads import CONNECTIONS_NEEDED
-from ..store.jobs.collection_options import problem_of
+from ..store.jobs.collection_options import problem_of, refusing_rule
 from ..store.reads.diagnosis.index_health import Surplus
 from ..store.reads.diagnosis.server import Server, ServerConnections, Topology
 from .facts import IndexFacts, ServerFacts
@@ -25,6 +26,9 @@ MOST_FOR_STREAMS: Final = 0.25
 
 _HAS_DATA: Final = ("PRIMARY", "SECONDARY")
 _IN_ORDER: Final = (*_HAS_DATA, "ARBITER")
+LONGEST_RULE: Final = 300
+"""Characters of a validator that are shown."""
+
 _MANY_EXAMINED: Final = 1_000
 
 
@@ -47,6 +51,8 @@ def judge_server(facts: ServerFacts) -> Iterator[Finding]:
     if facts.connections is not None:
         yield from _judge_connections(facts.connections)
     yield from _judge_streams(facts)
+    if facts.jobs_elsewhere:
+        yield found("jobs-elsewhere", databases=list(facts.jobs_elsewhere), example=facts.jobs_elsewhere[0])
 
 
 def _judge_streams(facts: ServerFacts) -> Iterator[Finding]:
@@ -93,8 +99,7 @@ def judge_indexes(facts: IndexFacts) -> Iterator[Finding]:
     if not there.has_collection:
         yield found("no-collection", database=facts.database, collection=collection)
         return
-    if (problem := problem_of(facts.options)) is not None:
-        yield found("unsafe-collection", collection=collection, problem=problem)
+    yield from _judge_options(facts)
     for name in there.missing:
         yield found("missing-index", index=name)
     for name in there.altered:
@@ -109,6 +114,13 @@ def judge_indexes(facts: IndexFacts) -> Iterator[Finding]:
             yield found("costly-query", query=plan.query, examined=plan.examined, returned=plan.returned)
     if there.of_node:
         yield found("node-indexes", count=len(there.of_node), names=list(there.of_node))
+
+
+def _judge_options(facts: IndexFacts) -> Iterator[Finding]:
+    if (problem := problem_of(facts.options)) is not None:
+        yield found("unsafe-collection", collection=facts.collection, problem=problem)
+    if (rule := refusing_rule(facts.options)) is not None:
+        yield found("validator", collection=facts.collection, rule=one_line(rule, LONGEST_RULE))
 
 
 def _judge_surplus(index: Surplus) -> Finding:

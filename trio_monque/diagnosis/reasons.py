@@ -10,7 +10,7 @@ from typing import Any, Final
 from ..error_types import UnreadablePayloadError
 from ..jobs.claim_stamps_and_fences import is_ours, last_sign_of_life
 from ..jobs.claimable import was_unstarted
-from ..jobs.instance import Instance, clamped, may_run, similar_name
+from ..jobs.instance import LIVE_FOR_BEATS, Instance, clamped, may_run, similar_name
 from ..jobs.job import Job, JobStatus, deaths_of, is_resumed
 from ..jobs.job_parts import NO_CLAIM
 from ..jobs.name_pause import NamePause
@@ -126,7 +126,8 @@ def _why_due(job: Job, about: Circumstances) -> Iterator[Reason]:
     ahead = about.most_ahead if is_capped else about.ahead
     yield Reason("is_due", {"seconds": late, "ahead": ahead, "is_capped": is_capped})
     if runs_it:
-        yield Reason("is_served", {"instances": len(runs_it), "held": held, "is_full": is_full})
+        overdue = sum(one.overdue_by_name.get(job.name, 0) for one in runs_it)
+        yield Reason("is_served", {"instances": len(runs_it), "held": held, "overdue": overdue, "is_full": is_full})
     blocked = list(_blocked_loops(runs_it, job.next_run_at, about.now))
     yield from blocked
     deaths = deaths_of(job)
@@ -175,13 +176,20 @@ def _how_it_runs(job: Job, about: Circumstances) -> Iterator[Reason]:
         "since": claim.since,
         "is_ours": is_ours(job),
     }
-    if silence is not None and not is_silent(job, about.now):
+    is_held = silence is not None and not is_silent(job, about.now)
+    if silence is not None and is_held and is_ours(job) and holder is None:
+        # An instance has its entry from before its first claim until it has ended.
+        is_held = False
+        yield Reason("holder_gone", {**claimed, "silent": max(silence, 0.0), "lease": _lease_of(job)})
+        yield from _no_rescuer(claim.by, about)
+    elif silence is not None and is_held:
         limit = job.limits.timeout
         if limit is None and holder is not None:
             limit = holder.time_limits.get(job.name)
         is_over = limit is not None and holder is not None and _is_overdue(job, limit, holder, about.now)
         values = {
             "silent": max(silence, 0.0),
+            "is_late": silence > _lease_of(job) * LIVE_FOR_BEATS / LEASE_IN_BEATS,
             "time_limit": limit,
             "is_over": is_over,
             "is_parent": scope_of(job) is not None,
@@ -192,7 +200,12 @@ def _how_it_runs(job: Job, about: Circumstances) -> Iterator[Reason]:
     else:
         # Other libraries have other rules: see `lock_timeout`.
         yield Reason("is_silent", {**claimed, "silent": silence, "lease": _lease_of(job)})
-        if not any(one.is_live and one.id != claim.by for one in about.instances):
-            yield Reason("no_rescuer")
+        yield from _no_rescuer(claim.by, about)
     if claim.cancel_requested_at is not None:
-        yield Reason("cancel_requested", {"seconds": (about.now - claim.cancel_requested_at) / timedelta(seconds=1)})
+        seconds = (about.now - claim.cancel_requested_at) / timedelta(seconds=1)
+        yield Reason("cancel_requested", {"seconds": seconds, "is_held": is_held})
+
+
+def _no_rescuer(holder: str | None, about: Circumstances) -> Iterator[Reason]:
+    if not any(one.is_live and one.id != holder for one in about.instances):
+        yield Reason("no_rescuer")

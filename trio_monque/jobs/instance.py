@@ -91,9 +91,14 @@ class Instance:
     version: str = ""
     is_live: bool = True
 
+    @property
+    def slots_taken(self) -> int:
+        """How many slots its runs, and the threads of cancelled runs, held at its last heartbeat."""
+        return self.held - self.parked + sum(self.overdue_by_name.values())
+
     def is_full_for(self, name: str) -> bool:
         """Whether it is known that no slot was free for a job of this name at its last heartbeat."""
-        return name in self.full_names or (self.slots is not None and self.held - self.parked >= self.slots)
+        return name in self.full_names or (self.slots is not None and self.slots_taken >= self.slots)
 
     def __str__(self) -> str:
         return f"{self.id} (process {self.pid} on {self.host})"

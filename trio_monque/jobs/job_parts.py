@@ -48,12 +48,22 @@ class Schedule:
         timezone: The IANA name of its time zone; None for UTC.
         version: The `version` of its declaration; None for none.
         on_exhausted: "fail" if it ends with an occurrence that has used up its attempts. Otherwise it goes on.
+        changed_from: The expression and the time zone that it had before a declaration changed them, such as
+            "0 9 * * * (UTC)"; None if none has. Only for operators: nothing depends on it.
+        changed_at: When that was.
     """
 
     cron: str
     timezone: str | None = None
     version: int | None = None
     on_exhausted: str | None = None
+    changed_from: str | None = None
+    changed_at: datetime | None = None
+
+    @property
+    def in_words(self) -> str:
+        """The expression and the time zone, such as "0 9 * * * (UTC)"."""
+        return f"{self.cron} ({self.timezone or 'UTC'})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

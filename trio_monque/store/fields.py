@@ -37,6 +37,8 @@ FIELD: Final[Mapping[str, str]] = {
     "claim.cancel_requested_at": "cancelRequestedAt",
     "schedule.timezone": "timezone",
     "schedule.version": "scheduleVersion",
+    "schedule.changed_from": "scheduleChangedFrom",
+    "schedule.changed_at": "scheduleChangedAt",
     "limits.timeout": "timeout",
     "limits.max_attempts": "maxRetries",
     "limits.max_rescues": "maxRescues",

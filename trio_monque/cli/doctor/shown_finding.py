@@ -128,6 +128,10 @@ def _of_block(values: Mapping[str, Any]) -> dict[str, Any]:
     return {"culprit": culprit}
 
 
+def _schedule_of(values: Mapping[str, Any]) -> str:
+    return f"job {values['job']}" + ("" if values["key"] is None else f", with the key {values['key']!r}")
+
+
 def _of_size(values: Mapping[str, Any]) -> dict[str, Any]:
     return {"size": f"{values['size']:,}"}
 
@@ -144,9 +148,12 @@ _OWN_TEXTS: Final[Mapping[str, Callable[[Mapping[str, Any]], dict[str, Any]]]] =
     "oversized-document": _of_size,
     "nearly-full-document": _of_size,
     "many-streams": lambda one: {"writes": f"{one['writes']:,.0f}", "percent": f"{one['share']:.0%}"},
-    "ended-schedule": lambda one: {
-        "at": moment(one["at"]),
-        "schedule": f"job {one['job']}" if one["key"] is None else f"job {one['job']}, with the key {one['key']!r}",
+    "ended-schedule": lambda one: {"at": moment(one["at"]), "schedule": _schedule_of(one)},
+    "changed-schedule": lambda one: {"at": moment(one["at"]), "schedule": _schedule_of(one)},
+    "put-off-key": lambda one: {"at": moment(one["at"])},
+    "jobs-elsewhere": lambda one: {"databases": ", ".join(one["databases"])},
+    "unknown-name": lambda one: {
+        "waiting": "" if one["oldest_due"] is None else f"; the oldest has waited {duration(one['oldest_due'])}"
     },
     "broken-document": lambda one: {"others": OtherIds(one["others"])},
     "node-indexes": lambda one: {"names": ", ".join(one["names"])},

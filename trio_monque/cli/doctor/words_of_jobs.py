@@ -11,7 +11,8 @@ WORDS_OF_JOBS: Final = (
     KindWords(
         "no-instance",
         "No instance is alive, so no job runs. Pending jobs: {pending}.",
-        "Start a worker process: `trio-monque run MODULE:ATTRIBUTE`.",
+        "Start a worker process: `trio-monque run MODULE:ATTRIBUTE`. If workers run, they use another database or "
+        'collection: compare this one with the line "started on" in their log.',
     ),
     KindWords(
         "dead-instance",
@@ -24,19 +25,20 @@ WORDS_OF_JOBS: Final = (
     KindWords(
         "overdue-threads",
         "Plain handlers of {name!r} that are still running although their runs were cancelled, for example at their "
-        "time limit: {count}, most of them in {instance}. Each occupies a slot until it returns.",
+        "time limit: {count}, for example in {instance}. Each occupies a slot until it returns.",
         'The log of {instance} has their stacks: look for "is still running although its run was cancelled". Set a '
         "timeout on the call that they wait for, shorter than the `timeout` of the worker. Restarting the process "
         "frees the slots: first cancel the jobs that still have such a run (`trio-monque jobs --name {quoted} "
-        "--status processing`), or they run again.",
+        "--status processing`), or they run again. A second signal ends the process without waiting for other runs.",
     ),
     KindWords(
         "blocked-loop",
         "{culprit} blocked the event loop of {instance} for {seconds} or longer, seen last {ago} ago. Times that its "
         "loop was blocked for longer than a second since its start: {times}.",
-        'Now: pause the name, and restart the process. The log of {instance} has the frames: look for "is blocked '
-        'for". Make the handler a plain function, which runs in a thread, or make the blocking call in a thread. '
-        "While a loop is blocked, no job starts on it; on trio, no claim is renewed either.",
+        "Now: give the name a worker process of its own (restart the others with `--except NAME`, and start one with "
+        "`--only NAME`), or pause the name and restart the process. The log of {instance} has the frames: look for "
+        '"is blocked for". Make the handler a plain function, which runs in a thread, or make the blocking call in a '
+        "thread. While a loop is blocked, no job starts on it; on trio, no claim is renewed either.",
     ),
     KindWords(
         "stuck-jobs",
@@ -68,10 +70,11 @@ WORDS_OF_JOBS: Final = (
     # --- Jobs ---
     KindWords(
         "unknown-name",
-        "No live instance runs jobs named {name!r}{suggestion}. Pending jobs: {pending}.",
-        "Start a worker for it: `trio-monque run MODULE:ATTRIBUTE`. If the name is misspelt, correct it where the "
-        "jobs are enqueued. To run these all the same, register the old name, too, until they are done; to drop them: "
-        "`trio-monque cancel --name {quoted}`.",
+        "No live instance runs jobs named {name!r}{suggestion}. Pending jobs: {pending}{waiting}.",
+        "Start a worker for it: `trio-monque run MODULE:ATTRIBUTE`; or a running one leaves the name out, by its "
+        "`--only` or `--except`. Parents that have started these jobs as children wait, too. If the name is misspelt, "
+        "correct it where the jobs are enqueued. To run these all the same, register the old name, too, until they "
+        "are done; to drop them: `trio-monque cancel --name {quoted}`.",
     ),
     KindWords(
         "no-such-name",
@@ -84,10 +87,13 @@ WORDS_OF_JOBS: Final = (
         "Resume it when its jobs may run: `trio-monque resume {quoted}`.",
     ),
     KindWords(
-        "backlog",
-        "Due jobs named {name!r}: {due}; the oldest has waited {ago}.",
-        "The fleet cannot keep up: start more worker processes, or raise the `concurrency` of that worker. If no job "
-        "starts at all, check the log of a worker.",
+        "slots-taken",
+        "Due jobs named {name!r}: {due}; the oldest has waited {ago}. No job of this name is running: jobs of other "
+        "names{names} hold all slots of the instances that run it.",
+        "Look at what they do: `trio-monque jobs --status processing`. Now: `trio-monque pause NAME` lets no more of "
+        "them start. So that they cannot hold all slots, lower the `concurrency` of their workers below that of the "
+        "scheduler, give this worker a higher `priority`, or start more worker processes (`--only` runs one with this "
+        "name alone).",
     ),
     KindWords(
         "long-runs",
@@ -99,30 +105,29 @@ WORDS_OF_JOBS: Final = (
         "worker has free slots, see not-starting.",
     ),
     KindWords(
-        "slots-taken",
-        "Due jobs named {name!r}: {due}; the oldest has waited {ago}. No job of this name is running: jobs of other "
-        "names{names} hold all slots of the instances that run it.",
-        "Look at what they do: `trio-monque jobs --status processing`. Now: `trio-monque pause NAME` lets no more of "
-        "them start. So that they cannot hold all slots, lower the `concurrency` of their workers below that of the "
-        "scheduler, give this worker a higher `priority`, or start more worker processes (`--only` runs one with this "
-        "name alone).",
+        "backlog",
+        "Due jobs named {name!r}: {due}; the oldest has waited {ago}.",
+        "The fleet cannot keep up: start more worker processes, or raise the `concurrency` of that worker, unless "
+        "slots-taken names it: then a higher concurrency keeps others waiting. If no job starts at all, check the log "
+        "of a worker.",
     ),
     KindWords(
         "not-starting",
         "Due jobs named {name!r}: {due}; the oldest has waited {ago}. Slots are free in {instance}, but these jobs do "
         "not start.",
         'Look in the log of {instance} for "skipped job": the server may refuse claims on these jobs, for example '
-        "because of a validator of the collection. If jobs of this name do start, and end at once, the fleet cannot "
-        "keep up: start more worker processes.",
+        "because of a validator of the collection (see validator). If jobs of this name do start, and end at once, "
+        "the fleet cannot keep up: start more worker processes.",
     ),
     KindWords(
         "poison-job",
         "Jobs named {name!r} ({status}) that may kill their process: {count} (for example job {job}). On one of them, "
         "{deaths} claims in a row died.",
-        "If it still runs, end it: `trio-monque cancel {job}`. If more of them come, pause the name. Inspect it: "
-        "`trio-monque show {job}`. Then check what it does to its process: memory, native code, a call that exits. "
-        "Once it is fixed, `trio-monque retry {job}` runs it again; `trio-monque delete {job}` deletes it. A job "
-        "whose claims died more than `max_rescues` times becomes `failed`.",
+        "If it still runs, end it: `trio-monque cancel {job}`. If more of them come, pause the name, or run it in a "
+        "process of its own (`--only`): other jobs of a process that dies run again, too. Inspect it: `trio-monque "
+        "show {job}`. Then check what it does to its process: memory, native code, a call that exits. Once it is "
+        "fixed, `trio-monque retry {job}` runs it again; `trio-monque delete {job}` deletes it. A job whose claims "
+        "died more than `max_rescues` times becomes `failed`.",
     ),
     KindWords(
         "failing-name",
@@ -184,6 +189,22 @@ WORDS_OF_JOBS: Final = (
         "at {at}.",
         "To run it now, and then on its schedule: `trio-monque retry {job}`. If nothing needs it any more: "
         "`trio-monque delete {job}`.",
+    ),
+    KindWords(
+        "changed-schedule",
+        "Schedules named {name!r} whose times a declaration without a version has changed in the last day: {count}; "
+        "the last one ({schedule}) at {at}, from {before} to {after}.",
+        "If a new release did that, there is nothing to do. If an older release did, start its processes with the new "
+        "release: the last one that starts decides. A run that was missed: `trio-monque reschedule {job} now`. For "
+        "the future, give each declaration a version.",
+    ),
+    KindWords(
+        "put-off-key",
+        "Jobs named {name!r} with a unique key that have run, and are due again in more than a week: {count}, for "
+        "example job {job} (key {held_key!r}), due at {at}. Until then, an enqueue with such a key returns that job, "
+        "and nothing new runs.",
+        "If that is not meant (a `Snooze` whose length is wrong, for example), look at its data with `trio-monque "
+        "show {job}`, then make it due, `trio-monque reschedule {job} now`, or cancel it.",
     ),
     KindWords(
         "broken-document",

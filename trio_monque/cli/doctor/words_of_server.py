@@ -84,6 +84,14 @@ WORDS_OF_SERVER: Final = (
         "If jobs from other processes may start a little later, polling is cheaper: `--no-change-stream "
         "--poll-interval 1`. The processes of one `trio-monque run --processes N` share a stream.",
     ),
+    KindWords(
+        "jobs-elsewhere",
+        "Other databases of this server have pending jobs in a collection of this name, and no live instance: "
+        "{databases}.",
+        "If a program enqueues there by mistake, correct the database in its connection string. Jobs that are there "
+        "already: run them with a worker process, `trio-monque run MODULE:ATTRIBUTE --database {example}`. If the "
+        "database belongs to something else, there is nothing to do.",
+    ),
     # --- Indexes ---
     KindWords(
         "no-collection",
@@ -95,6 +103,14 @@ WORDS_OF_SERVER: Final = (
         "The collection {collection} cannot hold jobs: {problem}.",
         "Create a collection without these options under another name, copy the documents into it, and rename it; or "
         "give the jobs another collection (`--collection`, `collection_name=`).",
+    ),
+    KindWords(
+        "validator",
+        "The collection {collection} has a validator: {rule}. The server refuses every write after which a job does "
+        "not satisfy it, also claims on jobs that are older than the rule.",
+        "If jobs do not start, or the log of a worker has 'Document failed validation': collMod with validationLevel "
+        "'moderate' lets the rule spare jobs that do not satisfy it yet; with an empty validator, it removes the "
+        "rule. The page on troubleshooting has the commands.",
     ),
     KindWords(
         "missing-index",

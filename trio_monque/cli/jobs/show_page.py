@@ -56,7 +56,8 @@ def _identity(job: Job) -> dict[str, object]:
         "name": job.name,
         "status": job.status,
         "unique key": job.unique_key,
-        "schedule": None if job.schedule is None else f"{job.schedule.cron} ({job.schedule.timezone or 'UTC'})",
+        "schedule": None if job.schedule is None else job.schedule.in_words,
+        "schedule before": _schedule_before(job),
         "schedule version": None if job.schedule is None else job.schedule.version,
         "when exhausted": None if job.schedule is None else job.schedule.on_exhausted,
         "attempts": job.attempts,
@@ -73,6 +74,13 @@ def _identity(job: Job) -> dict[str, object]:
         "child key": child.key,
         "meta": ", ".join(f"{key}={value}" for key, value in job.meta.items()),
     }
+
+
+def _schedule_before(job: Job) -> str | None:
+    if job.schedule is None or job.schedule.changed_from is None:
+        return None
+    at = job.schedule.changed_at
+    return job.schedule.changed_from + ("" if at is None else f", until a declaration changed it at {moment(at)}")
 
 
 def _timeline(job: Job) -> Iterator[tuple[datetime, str]]:

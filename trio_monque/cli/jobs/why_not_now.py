@@ -76,8 +76,9 @@ def _is_served(values: Values, job: Job) -> str:
     number = values["instances"]
     runs = "instance runs" if number == 1 else "instances run"
     full = ": all slots were taken" if values["is_full"] else ""
-    held = counted(values["held"], "job")
-    return f"{number} live {runs} its name, and held {held} of it at the last heartbeat{full}."
+    held, overdue = counted(values["held"], "job"), values["overdue"]
+    threads = f"; threads of cancelled runs hold {counted(overdue, 'slot')} until they end" if overdue else ""
+    return f"{number} live {runs} its name, and held {held} of it at the last heartbeat{full}{threads}."
 
 
 def _is_suspect(values: Values, job: Job) -> str:
@@ -99,7 +100,15 @@ def _runs(values: Values, job: Job) -> str:
     is_running = "is running" if values["since"] is None else "has been running"
     or_waits = " or waiting for children" if values["is_parent"] else ""
     how = f"{is_running}{or_waits}{_claimed(values, 'on', 'since')}{within}"
-    return f"It {how}; the last sign of life came {duration(values['silent'])} ago."
+    late = ": its process may have died" if values["is_late"] else ""
+    return f"It {how}; the last sign of life came {duration(values['silent'])} ago{late}."
+
+
+def _holder_gone(values: Values, job: Job) -> str:
+    return (
+        f"It was claimed{_claimed(values, 'by')}, which has ended without it. Another instance rescues it "
+        f"{duration(values['lease'])} after the last sign of life, which came {duration(values['silent'])} ago."
+    )
 
 
 def _blocked_loop(values: Values, job: Job) -> str:
@@ -129,6 +138,8 @@ def _claimed(values: Values, preposition: str, word: str = "at") -> str:
 
 def _cancel_requested(values: Values, job: Job) -> str:
     ago = duration(values["seconds"])
+    if not values["is_held"]:
+        return f"Its cancellation was requested {ago} ago: it ends when it is rescued."
     return (
         f"Its cancellation was requested {ago} ago. It ends at the next `await` of its handler; a plain handler must "
         "call `job.check_cancelled()` to notice."
@@ -179,10 +190,11 @@ _SENTENCES: Final[Mapping[str, Callable[[Values, Job], str]]] = {
     "blocked_loop": _blocked_loop,
     "is_suspect": _is_suspect,
     "nothing_known": lambda *_: (
-        "Nothing seems to hold it up: look again in a minute, then ask `trio-monque doctor`, then look in the "
-        "log of the worker for its id."
+        "Nothing seems to hold it up: look again in a minute, then ask `trio-monque doctor` (a validator of the "
+        "collection may refuse claims, for example), then look in the log of the worker for its id."
     ),
     "runs": _runs,
+    "holder_gone": _holder_gone,
     "is_silent": _is_silent,
     "no_rescuer": lambda *_: "No other live instance can do that: start a worker (`trio-monque run`).",
     "cancel_requested": _cancel_requested,

@@ -12,6 +12,7 @@ indexes, which the next look or write notices, so that the check is made again.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -50,6 +51,14 @@ def problem_of(options: Mapping[str, Any]) -> str | None:
             "two unique keys, as equal"
         )
     return None
+
+
+def refusing_rule(options: Mapping[str, Any]) -> str | None:
+    """Return the validator of a collection with these options, as text; None if the server refuses nothing by one."""
+    rule = options.get("validator")
+    if not rule or options.get("validationLevel") == "off" or options.get("validationAction") == "warn":
+        return None
+    return json.dumps(rule, default=str, ensure_ascii=False)
 
 
 ADVICE = (

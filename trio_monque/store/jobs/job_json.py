@@ -40,6 +40,8 @@ NAMES: Final[Mapping[str, str]] = {
     "cancel_requested_at": "claim.cancel_requested_at",
     "timezone": "schedule.timezone",
     "schedule_version": "schedule.version",
+    "schedule_changed_from": "schedule.changed_from",
+    "schedule_changed_at": "schedule.changed_at",
     "timeout": "limits.timeout",
     "max_attempts": "limits.max_attempts",
     "max_rescues": "limits.max_rescues",

@@ -165,7 +165,7 @@ def _banner_of_run(
     job: Job, reasons: Sequence[Reason], sentences: Sequence[str], values: Sequence[JobValue], elapsed: float
 ) -> Banner:
     runs_for = None if (job.claim or NO_CLAIM).since is None else max(0.0, elapsed)
-    if any(one.kind == "is_silent" for one in reasons):
+    if any(one.kind in ("is_silent", "holder_gone") for one in reasons):
         return Banner("", sentences, runs_for=runs_for)
     plain = next((one.plain for one in values if one.key == "progress"), None)
     progress = progress_of(plain)

@@ -47,8 +47,9 @@ def _is_served(values: Values) -> str:
     number = values["instances"]
     run = "runs" if number == 1 else "run"
     full = ": all slots are taken" if values["is_full"] else ""
-    held = counted(values["held"], "job")
-    return f"{counted(number, 'live instance')} {run} its name, with {held} of it running{full}."
+    held, overdue = counted(values["held"], "job"), values["overdue"]
+    threads = f"; threads of cancelled runs hold {counted(overdue, 'slot')}" if overdue else ""
+    return f"{counted(number, 'live instance')} {run} its name, with {held} of it running{full}{threads}."
 
 
 def _runs(values: Values) -> str:
@@ -60,7 +61,15 @@ def _runs(values: Values) -> str:
     is_running = "is running" if values["since"] is None else "has been running"
     or_waits = " or waiting for children" if values["is_parent"] else ""
     how = f"{is_running}{or_waits} on {_holder(values, 'since')}"
-    return f"It {how}; the last sign of life came {length(values['silent'])} ago."
+    late = ": its process may have died" if values["is_late"] else ""
+    return f"It {how}; the last sign of life came {length(values['silent'])} ago{late}."
+
+
+def _holder_gone(values: Values) -> str:
+    return (
+        f"It was claimed by {_holder(values)}, which has ended without it. Another instance rescues the job "
+        f"{length(values['lease'])} after the last sign of life, which came {length(values['silent'])} ago."
+    )
 
 
 def _blocked_loop(values: Values) -> str:
@@ -132,9 +141,13 @@ _SENTENCES: Final[Mapping[str, Callable[[Values], str]]] = {
         "Nothing seems to hold it up: look again in a minute, then look in the log of the worker for its id."
     ),
     "runs": _runs,
+    "holder_gone": _holder_gone,
     "is_silent": _is_silent,
     "no_rescuer": lambda _: "No other live instance can rescue it.",
-    "cancel_requested": lambda values: f"Its cancellation was requested {length(values['seconds'])} ago.",
+    "cancel_requested": lambda values: (
+        f"Its cancellation was requested {length(values['seconds'])} ago"
+        f"{'.' if values['is_held'] else ': it ends when it is rescued.'}"
+    ),
     "completed": lambda _: "It has completed.",
     "failed": _failed,
     "cancelled": _cancelled,

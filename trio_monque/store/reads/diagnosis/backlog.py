@@ -37,7 +37,7 @@ class Backlog:
 
     Attributes:
         name: The name.
-        pending: How many there are, the earliest ones first. Broken documents without a due date are left out.
+        pending: How many there are, the earliest ones first. Without broken documents, as far as they are known.
         due: How many of these are due.
         oldest: When the first one is or was due.
     """
@@ -55,25 +55,28 @@ def pending_names(jobs: JobCollection) -> Sequence[str]:
 
 
 @command("count pending jobs by name", writes=False)
-def backlogs(jobs: JobCollection, names: Sequence[str], now: datetime) -> Sequence[Backlog]:
-    """Return the pending jobs of these names, from the claim index alone."""
+def backlogs(
+    jobs: JobCollection, names: Sequence[str], now: datetime, not_jobs: Sequence[Any] = ()
+) -> Sequence[Backlog]:
+    """Return the pending jobs of these names, from the claim index alone, without the documents of these ids."""
     most = MOST_COUNTED // max(len(names), 1)
     collection = jobs.collection.with_options(codec_options=LENIENT)
     found = []
     for chunk in in_chunks(names, _NAMES_AT_ONCE):
-        pipeline = joined(collection, (_of_name(name, most, now) for name in chunk))
+        pipeline = joined(collection, (_of_name(name, most, now, not_jobs) for name in chunk))
         counting = partial(collection.aggregate, pipeline, hint=indexes.name_of(indexes.CLAIM))
         found += [_backlog(row, most) for row in briefly(counting)]
     return found
 
 
-def _of_name(name: str, most: int, now: datetime) -> Stages:
+def _of_name(name: str, most: int, now: datetime, not_jobs: Sequence[Any]) -> Stages:
     # The range is one of dates only. A broken document without a date sorts before all jobs, and would pass for the
     # oldest one.
     return [
         *first_of(
             {_NAME: name, _STATUS: JobStatus.PENDING.value, _DUE: {"$gte": _FIRST_DATE}}, most + 1, {_DUE: ASCENDING}
         ),
+        *([{"$match": {FIELD["id"]: {"$nin": list(not_jobs)}}}] if not_jobs else []),
         {
             "$group": {
                 "_id": {"$literal": name},
