@@ -38,6 +38,11 @@ PRUNED_AFTER_BEATS: Final = 10
 RETRY_SHARE: Final = 1 / 10
 LONGEST_RETRY: Final = 1.0
 
+LOOK_FOR_NEWS: Final = 5.0
+"""Seconds between looks whether something blocked a loop, or a thread goes on after its run was cancelled. Operators
+look for that in the entry, and a heartbeat may be half a minute away. At most a sixth of the interval, which bounds how
+often an instance in trouble writes its entry."""
+
 # Seconds to remove the entry at the end. After a cut, well before the engine's hard end; a drain has more time.
 LEAVE_TIMEOUT_IN_A_CUT: Final = 0.5
 LEAVE_TIMEOUT: Final = 2.0
@@ -75,6 +80,8 @@ class Presence:
         self._ending = trio.CancelScope()
         self._is_beating = self._is_ending = False
         self._ended = trio.Event()
+        # What the last heartbeat wrote of blocked loops and of threads that go on.
+        self._trouble_written = _NO_TROUBLE
 
     def enter(self) -> None:
         """Write the entry; see `InstanceEntry.enter`."""
@@ -119,12 +126,23 @@ class Presence:
         beat_at, failed = trio.current_time(), False
         while not self._is_ending:
             beat_at = max(beat_at + self._pause(after_fault=failed), trio.current_time())
-            draining = self._stop.draining
-            knew_of_drain = draining.is_set()
             with trio.move_on_at(beat_at):
-                # The beginning of a drain is written at once; after that, heartbeats come at their interval again.
-                await (trio.Event() if knew_of_drain else draining).wait()
+                await self._news()
             failed = not await self._try_to_beat(again=failed)
+
+    async def _news(self) -> None:
+        """Return when the entry should be written early."""
+        draining, trouble = self._stop.draining, self._trouble_written
+        # The beginning of a drain is written at once; after that, heartbeats come at their interval again.
+        news = trio.Event() if draining.is_set() else draining
+        while not news.is_set() and trouble == self._trouble_written:
+            with trio.move_on_after(self._seconds_between_looks):
+                await news.wait()
+            trouble = _trouble_of(self._state())
+
+    @property
+    def _seconds_between_looks(self) -> float:
+        return math.inf if self._time.is_event_driven else min(LOOK_FOR_NEWS, self._interval / 6)
 
     def _pause(self, *, after_fault: bool) -> float:
         if after_fault:
@@ -153,7 +171,9 @@ class Presence:
 
     async def _beat_and_look(self) -> None:
         now = await self._context.refreshed(self._db_threads, Channel.CLAIMS)
-        entry = self._entry.renewed(self._state(), now, draining=self._stop.draining.is_set())
+        state = self._state()
+        self._trouble_written = _trouble_of(state)
+        entry = self._entry.renewed(state, now, draining=self._stop.draining.is_set())
         other = await self._db_threads.hand_over(
             partial(self._entry.beat, entry),
             # The caller was cancelled, so this instance may have left: the heartbeat must not leave an entry behind.
@@ -201,3 +221,11 @@ class Presence:
             # Unless its last heartbeat is another now: the instance has woken up.
             if await self._db_threads.call(remove, channel=Channel.CLAIMS, abandon_on_cancel=True):
                 logger.info("removed the entry of %s, which is dead", dead.claim)
+
+
+_NO_TROUBLE: Final = (0, 0)
+
+
+def _trouble_of(state: InstanceState) -> tuple[int, int]:
+    """How often a loop was blocked, and how many threads go on although their runs were cancelled."""
+    return state.loop_blocked, len(state.overdue)

@@ -24,6 +24,7 @@ from trio_monque import Monque, NewJob, RunningJob, Workers, open_job_nursery, o
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.engine.loop_blocks import BLOCKED_AFTER
 from trio_monque.jobs import Instance
+from trio_monque.scheduler import presence
 from trio_monque.store.driver.types import Collection, Database
 from trio_monque.testing import SchedulerOpener, advance, crash, drain, fail_next, now
 
@@ -76,8 +77,10 @@ def test_any_client_on_any_backend_sees_the_fleet(db: Database, backend: str) ->
     anyio.run(main, backend=backend)
 
 
-@pytest.mark.full
-async def test_heartbeats_report_plain_handlers_beyond_their_time_limit(db: Database, monque: Monque) -> None:
+async def test_plain_handlers_beyond_their_time_limit_are_reported_long_before_the_next_heartbeat(
+    db: Database, monque: Monque, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(presence, "LOOK_FOR_NEWS", 0.01)
     workers, end = Workers(), threading.Event()
 
     @workers.register("hang", timeout=0.05, max_attempts=1)
@@ -85,7 +88,7 @@ async def test_heartbeats_report_plain_handlers_beyond_their_time_limit(db: Data
         end.wait()
 
     try:
-        async with open_scheduler(db, workers, heartbeat_interval=BEAT_OF_HOLDERS) as scheduler:
+        async with open_scheduler(db, workers, heartbeat_interval=300.0) as scheduler:
             await scheduler.enqueue("hang")
             await scheduler.enqueue("hang")
             await seen(monque, lambda found: found[0].overdue_by_name == {"hang": 2})
