@@ -191,7 +191,7 @@ def left_over(db: Database, *, due_ago: float) -> Job:
     return job
 
 
-def test_documents_that_cannot_be_run_are_no_backlog(doctor: Doctor, db: Database) -> None:
+def test_documents_that_cannot_be_run_do_not_count_as_a_backlog(doctor: Doctor, db: Database) -> None:
     enter(db, "worker-1", "export", slots=5)
     left_over(db, due_ago=7200)
     found = doctor.looks()

@@ -18,7 +18,7 @@ from trio_monque.jobs.job import Job
 from trio_monque.store.driver.types import Database
 from trio_monque.store.jobs import indexes
 from trio_monque.store.jobs.unstarted_writes import end, look
-from trio_monque.store.reads.diagnosis import cancelled_jobs, schedules
+from trio_monque.store.reads.diagnosis import cancelled_jobs, changed_schedules
 
 from .doctor_support import Doctor, enter, now
 
@@ -92,7 +92,7 @@ def test_more_schedules_than_are_read_leave_it_unknown_which_were_declared_again
     declare(db, "report", "hourly")
     monkeypatch.setattr(cancelled_jobs, "MOST_READ", 2)
     assert doctor.looks().kinds == ["ended-schedule"]
-    monkeypatch.setattr(schedules, "MOST_READ", 1)
+    monkeypatch.setattr(changed_schedules, "MOST_READ", 1)
     assert doctor.looks().findings == []
 
 

@@ -41,9 +41,9 @@ def test_schedule_that_a_declaration_has_changed_is_noted_for_a_day(doctor: Doct
     assert (found.kinds, found.status) == (["changed-schedule"], 0)
     (sentence,) = found.sentences("changed-schedule")
     assert re.fullmatch(
-        r"Schedules named 'report' whose times a declaration without a version has changed in the last day: 1; the "
-        rf"last one \(job {changed.id}, with the key 'daily'\) at 20..-..-.. ..:..:..Z, from 0 9 \* \* \* \(UTC\) to "
-        r"0 9 \* \* 5 \(Europe/Berlin\)\.",
+        r"Schedules named 'report' whose times a declaration has changed in the last day, without a new version: 1; "
+        rf"the last one \(job {changed.id}, with the key 'daily'\) at 20..-..-.. ..:..:..Z, from "
+        r"0 9 \* \* \* \(UTC\) to 0 9 \* \* 5 \(Europe/Berlin\)\.",
         sentence,
     )
     assert f"reschedule {changed.id} now" in found.findings[0]["advice"]
@@ -56,6 +56,10 @@ def test_schedule_that_a_declaration_has_changed_is_noted_for_a_day(doctor: Doct
 def test_change_that_a_version_has_decided_is_not_noted(doctor: Doctor, db: Database) -> None:
     declare(db, "0 9 * * *", version=1)
     declare(db, "0 9 * * 5", version=2)
+    assert doctor.looks().findings == []
+    declare(db, "0 9 * * 1", version=2)  # Of one version, the last declaration holds.
+    assert doctor.looks().kinds == ["changed-schedule"]
+    declare(db, "0 9 * * 5", version=3)
     assert doctor.looks().findings == []
 
 

@@ -142,7 +142,7 @@ async def test_declaration_of_other_times_notes_what_it_changed_until_the_next_o
     daily = declare("0 10 * * *", "report", "old")
     assert daily.schedule is not None
     assert (daily.schedule.changed_from, daily.schedule.changed_at) == ("0 9 * * * (UTC)", daily.updated_at)
-    # Other data, or the same declaration again, is no other time.
+    # Other data, or the same declaration again, does not change the times.
     for data in ("new", "new"):
         job = declare("0 10 * * *", "report", data)
         assert job.schedule == daily.schedule

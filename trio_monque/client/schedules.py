@@ -228,6 +228,8 @@ def _schedule_after(job: Job, declared: Job, now: datetime) -> Schedule | None:
         return after
     if _times_of(job) == _times_of(declared):
         return replace(after, changed_from=before.changed_from, changed_at=before.changed_at)
+    if _is_newer(declared, job):
+        return after  # That is decided: an older release does not change it back.
     return replace(after, changed_from=before.in_words, changed_at=now)
 
 

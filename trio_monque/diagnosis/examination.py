@@ -28,12 +28,12 @@ from ..store.jobs.minutes_written import read_minutes
 from ..store.reads.diagnosis import (
     backlog,
     cancelled_jobs,
+    changed_schedules,
     documents,
     held_jobs,
     other_databases,
     owed_follow_ups,
     put_off_jobs,
-    schedules,
     server,
     streams,
 )
@@ -192,8 +192,8 @@ class Examination:
             or of_jobs.Troubled(),
             recent=self._recent(now),
             bad_schedules=self._list(partial(of_jobs.bad_schedules, jobs, name), latest, indexes.UNIQUE_KEY),
-            schedules=self._one(partial(schedules.look_at_schedules, jobs, now, name), indexes.SCHEDULES)
-            or schedules.Schedules(),
+            schedules=self._one(partial(changed_schedules.look_at_schedules, jobs, now, name), indexes.SCHEDULES)
+            or changed_schedules.Schedules(),
             put_off=self._list(partial(put_off_jobs.put_off_jobs, jobs, now, name), indexes.UNIQUE_KEY),
             unstarted=self._list(partial(cancelled_jobs.unstarted_jobs, jobs, now, name), latest, indexes.START_BY),
             owed=self._list(partial(owed_follow_ups.owed, jobs, now - OWED_FOR, name), indexes.FOLLOW_UPS),

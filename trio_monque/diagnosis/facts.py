@@ -13,13 +13,13 @@ from ..jobs.name_pause import NamePause
 from ..jobs.views import BrokenDocument
 from ..store.reads.diagnosis.backlog import Backlog
 from ..store.reads.diagnosis.cancelled_jobs import Unstarted
+from ..store.reads.diagnosis.changed_schedules import Schedules
 from ..store.reads.diagnosis.documents import FullDocument
 from ..store.reads.diagnosis.held_jobs import Holder
 from ..store.reads.diagnosis.index_health import Indexes, Plan
 from ..store.reads.diagnosis.jobs import BadSchedule, Troubled
 from ..store.reads.diagnosis.owed_follow_ups import Owed
 from ..store.reads.diagnosis.put_off_jobs import PutOffJob
-from ..store.reads.diagnosis.schedules import Schedules
 from ..store.reads.diagnosis.server import Server, ServerConnections
 
 

@@ -48,8 +48,8 @@ class Schedule:
         timezone: The IANA name of its time zone; None for UTC.
         version: The `version` of its declaration; None for none.
         on_exhausted: "fail" if it ends with an occurrence that has used up its attempts. Otherwise it goes on.
-        changed_from: The expression and the time zone that it had before a declaration changed them, such as
-            "0 9 * * * (UTC)"; None if none has. Only for operators: nothing depends on it.
+        changed_from: The expression and the time zone that it had before the last declaration that changed them, such
+            as "0 9 * * * (UTC)". None if there was none, or if a higher `version` decided it. Only for operators.
         changed_at: When that was.
     """
 

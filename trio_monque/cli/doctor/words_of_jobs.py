@@ -192,8 +192,8 @@ WORDS_OF_JOBS: Final = (
     ),
     KindWords(
         "changed-schedule",
-        "Schedules named {name!r} whose times a declaration without a version has changed in the last day: {count}; "
-        "the last one ({schedule}) at {at}, from {before} to {after}.",
+        "Schedules named {name!r} whose times a declaration has changed in the last day, without a new version: "
+        "{count}; the last one ({schedule}) at {at}, from {before} to {after}.",
         "If a new release did that, there is nothing to do. If an older release did, start its processes with the new "
         "release: the last one that starts decides. A run that was missed: `trio-monque reschedule {job} now`. For "
         "the future, give each declaration a version.",

@@ -275,8 +275,8 @@ TEXTS: Final[Mapping[str, tuple[str, str]]] = {
     ),
     "changed-schedule": (
         (
-            "Schedules named {name} whose times a declaration without a version has changed in the last day: {count}; "
-            "the last one ({schedule}) at {at}, from {before} to {after}."
+            "Schedules named {name} whose times a declaration has changed in the last day, without a new version: "
+            "{count}; the last one ({schedule}) at {at}, from {before} to {after}."
         ),
         "If an older release did that, start its processes with the new one. A version decides which one holds.",
     ),

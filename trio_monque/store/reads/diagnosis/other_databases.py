@@ -51,5 +51,5 @@ def _waits_in_vain(jobs: JobCollection, now: datetime) -> bool:
             return False
         entries = instances.read_all(jobs)
     except (driver.OperationFailure, MonqueConnectionError):
-        return False  # It has no such index, so it is no collection of this library; or the user may not read it.
+        return False  # Without that index, it belongs to something else. Or the user may not read it.
     return not any(is_alive(one.last_heartbeat, one.heartbeat_interval, now) for one in entries)

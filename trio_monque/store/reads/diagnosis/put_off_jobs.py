@@ -43,8 +43,11 @@ class PutOffJob:
 def put_off_jobs(jobs: JobCollection, now: datetime, name: str | None = None) -> Sequence[PutOffJob]:
     """Return such jobs among MOST_READ with a unique key, of one name or of all; no schedules. Needs `UNIQUE_KEY`."""
     of_name = {"$gte": ""} if name is None else name
-    condition = {_NAME: of_name, _KEY: {"$exists": True}, _STATUS: JobStatus.PENDING.value}
+    # Both statuses are in the index, and no key has them: with one alone, the server would read more than the limit.
+    live = [JobStatus.PENDING.value, JobStatus.PROCESSING.value]
+    condition = {_NAME: of_name, _KEY: {"$exists": True}, _STATUS: {"$in": live}}
     put_off: Mapping[str, Any] = {
+        _STATUS: JobStatus.PENDING.value,
         _DUE: {"$gt": now + PUT_OFF_FOR},
         FIELD["attempts"]: {"$gte": 1},
         FIELD["schedule.cron"]: None,

@@ -21,7 +21,7 @@ from .jobs import MOST_READ, RECENT
 
 _ID, _NAME, _KEY, _STATUS = (FIELD[name] for name in ("id", "name", "unique_key", "status"))
 _AT, _CRON, _ZONE, _DUE = (FIELD[name] for name in ("updated_at", "schedule.cron", "schedule.timezone", "next_run_at"))
-_VERSION, _BEFORE, _CHANGED = (FIELD[f"schedule.{name}"] for name in ("version", "changed_from", "changed_at"))
+_BEFORE, _CHANGED = (FIELD[f"schedule.{name}"] for name in ("changed_from", "changed_at"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +42,7 @@ class CancelledSchedule:
 
 @dataclass(frozen=True, kw_only=True)
 class ChangedSchedule:
-    """A recurring job whose times a declaration without a version has changed in the last day.
+    """A recurring job whose times a declaration has changed in the last day, without a new version.
 
     Attributes:
         id, name: Of the job.
@@ -75,7 +75,7 @@ def look_at_schedules(jobs: JobCollection, now: datetime, name: str | None = Non
     With more than MOST_READ schedules it returns none: one that was declared again might not be among those read.
     """
     collection = jobs.collection.with_options(codec_options=LENIENT)
-    shown = dict.fromkeys((_NAME, _KEY, _STATUS, _AT, _CRON, _ZONE, _VERSION, _BEFORE, _CHANGED), True)
+    shown = dict.fromkeys((_NAME, _KEY, _STATUS, _AT, _CRON, _ZONE, _BEFORE, _CHANGED), True)
     order, hint = {_DUE: ASCENDING, _ID: ASCENDING}, indexes.name_of(indexes.SCHEDULES)
     found = briefly(
         lambda: collection.find({_CRON: {"$exists": True}}, shown, sort=order, limit=MOST_READ + 1, hint=hint)
@@ -98,8 +98,7 @@ def _cancelled(schedules: Sequence[Mapping[str, Any]]) -> Sequence[CancelledSche
 
 
 def _changed(schedules: Sequence[Mapping[str, Any]], begin: datetime) -> Sequence[ChangedSchedule]:
-    # With a version, it is decided which declaration holds, and the other release cannot change it back.
-    changed = [one for one in schedules if _is_live(one) and _has_changed(one, begin) and one.get(_VERSION) is None]
+    changed = [one for one in schedules if _is_live(one) and _has_changed(one, begin)]
     return [
         ChangedSchedule(
             id=one[_ID],
