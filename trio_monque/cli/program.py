@@ -127,7 +127,7 @@ program.add_entries(
         CommandEntry("retry", ".jobs.cancel_retry_delete", "Requeue failed and cancelled jobs."),
         CommandEntry("reschedule", ".jobs.cancel_retry_delete", "Change when a pending job is due."),
         CommandEntry("delete", ".jobs.cancel_retry_delete", "Delete jobs."),
-        CommandEntry("repair", ".jobs.repair_command", "Repair a document that is not a valid job."),
+        CommandEntry("repair", ".jobs.repair_command", "Repair documents that are not valid jobs."),
         CommandEntry("pause", ".jobs.pause_resume", "Stop instances from starting jobs of a name."),
         CommandEntry("resume", ".jobs.pause_resume", "Let instances start jobs of a paused name."),
         CommandEntry("server", ".server_command", "Run a MongoDB server for development."),
