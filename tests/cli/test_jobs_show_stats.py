@@ -270,8 +270,35 @@ def test_document_that_is_not_a_job_is_named_with_its_problem(command: Command, 
     broken = jobs.insert_one({"name": "mail", "status": "pending"}).inserted_id
     ended = command("show", str(broken))
     assert ended.status == 2
-    assert str(broken) in ended.err
-    assert "Traceback" not in ended.err
+    assert ended.err == (
+        f"trio-monque: document {broken} is not a job: it has no nextRunAt. Repair it (`trio-monque repair {broken} "
+        "--set nextRunAt=now --set createdAt=now --set updatedAt=now`) or delete it\n"
+    )
+    shown = re.search("`trio-monque (.*)`", ended.err)
+    assert shown is not None
+    assert command(*shown[1].split(), "--yes").status == 0
+    assert command("show", str(broken)).status == 0
+
+
+def test_document_whose_repair_is_not_evident_is_named_with_its_problem(command: Command, jobs: Collection) -> None:
+    broken = jobs.insert_one({"name": "mail", "status": "waiting"}).inserted_id
+    ended = command("show", str(broken))
+    assert ended.status == 2
+    assert ended.err == (
+        f"trio-monque: document {broken} is not a job: it has no nextRunAt. Repair it (`trio-monque repair ID --set "
+        "FIELD=VALUE`) or delete it\n"
+    )
+
+
+def test_long_values_leave_the_timeline_on_the_screen(command: Command, monque: Monque, jobs: Collection) -> None:
+    job = monque.sync.enqueue("mail", list(range(161)))
+    lines = {"progress": list(range(38)), "saved": list(range(39))}
+    jobs.update_one({"_id": job.id}, {"$set": lines})
+    page = command("show", str(job.id)).out
+    data = page[page.index("\ndata\n") : page.index("\nprogress\n")].splitlines()[2:]
+    assert data == ["  [", *(f"    {n}," for n in range(39)), "  … 123 more lines (in full: --json)", ""][:-1]
+    assert "\n    37\n  ]\n\nsaved\n" in page
+    assert "\n    38\n  … 1 more line (in full: --json)\n\ntimeline\n" in page
 
 
 def test_ahead_of_a_job_are_the_due_ones_of_its_name(command: Command, db: Database, monque: Monque) -> None:
@@ -335,7 +362,7 @@ def test_watch_counts_again_until_it_is_interrupted(
         if len(waits) >= 3:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr("trio_monque.cli.jobs.jobs_show_stats.sleep", wait)
+    monkeypatch.setattr("trio_monque.cli.jobs.jobs_and_stats.sleep", wait)
     ended = command("stats", "--watch", "--json")
     assert ended.status == 130
     assert waits == [2.0, 2.0, 2.0]

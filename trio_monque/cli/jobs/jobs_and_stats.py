@@ -1,8 +1,7 @@
-"""`trio-monque jobs`, `show` and `stats`: look at jobs, and change nothing."""
+"""`trio-monque jobs` and `stats`: look at jobs, and change nothing."""
 
 from __future__ import annotations
 
-from contextlib import suppress
 from datetime import datetime
 from time import sleep
 from typing import Final
@@ -10,25 +9,20 @@ from typing import Final
 import click
 
 from ...diagnosis.reasons import is_silent
-from ...error_types import InvalidOptionError, MonqueConnectionError
+from ...error_types import MonqueConnectionError
 from ...jobs.cursors import ORDERS
 from ...jobs.job import Job, JobStatus
 from ...jobs.job_query import JobFilter
 from ...jobs.views import QueueDepth
 from ...safe_text import one_line
-from ...store.driver.types import ObjectId
-from ...store.jobs.job_json import job_as_json, value_as_json, value_from_json
-from ...store.reads.queries import raw_documents
-from ..exit_statuses import CHECK_FAILED, SUCCEEDED
+from ...store.jobs.job_json import job_as_json
+from ..exit_statuses import SUCCEEDED
 from ..output import duration, moment, print_json, print_records, since, warn
 from ..parameters import LENGTH
 from .access import JobsAccess, invalid_options, jobs_options
-from .family import family_as_json, family_of
 from .field_options import GivenFields, field_options
 from .held import list_held
 from .selection import GivenSelection, selection_options
-from .show_page import print_job
-from .why_not_now import sentences_of
 
 SHORTEST_INTERVAL: Final = 2.0
 """Seconds between two counts: each is an aggregation on the primary."""
@@ -43,12 +37,6 @@ Examples:
   trio-monque jobs --parent 65f1c0ffee0123456789abcd
 """
 
-_EXAMPLES_OF_SHOW: Final = """\b
-Examples:
-  trio-monque show 65f1c0ffee0123456789abcd
-  trio-monque show 65f1c0ffee0123456789abcd --json
-  trio-monque show --raw '"order-17"'
-"""
 _EXAMPLES_OF_STATS: Final = """\b
 Examples:
   trio-monque stats
@@ -144,51 +132,6 @@ def _default_order(chosen: JobFilter) -> str:
     if chosen.names is not None:
         return "-next_run_at"
     return "-created_at" if chosen.statuses is None else "-updated_at"
-
-
-@click.command(short_help="Show one job, and why it is not running.", epilog=_EXAMPLES_OF_SHOW)
-@click.argument("job_id", metavar="ID")
-@click.option(
-    "--raw", is_flag=True, help="Print the document as extended JSON, even if it is not a job. ID may be JSON."
-)
-@jobs_options
-def show(access: JobsAccess, *, job_id: str, raw: bool) -> int:
-    """Show a job: its data, dates and results, the tracebacks of its last failures, and why it is not running.
-
-    For a job that has opened a job nursery, it shows the blocks with children that are pending or run, and those that
-    have failed. For a child, it shows its parent, and who cancelled it.
-
-    With --json, `why` has the sentences, and data and results are extended JSON.
-
-    Exit status: 0 if there is such a job, 1 if not, 2 if it could not be looked for.
-    """
-    if raw:
-        return _show_raw(access, job_id)
-    job = access.client.get_job(job_id)
-    if job is None:
-        warn(f"no job {one_line(job_id)} in {access.name}")
-        return CHECK_FAILED
-    sentences = sentences_of(access.client.why_not_now(job), job)
-    family = family_of(access.client, job)
-    if access.as_json:
-        print_json({**job_as_json(job), "why": sentences, **family_as_json(family)})
-    else:
-        print_job(job, access.now(), sentences, family)
-    return SUCCEEDED
-
-
-def _show_raw(access: JobsAccess, text: str) -> int:
-    """Print the document whose id is this text: 24 digits, extended JSON, or the text itself."""
-    ids: list[object] = [ObjectId(text)] if ObjectId.is_valid(text) else []
-    with suppress(InvalidOptionError):
-        ids.append(value_from_json(text))
-    found = raw_documents(access.jobs, [*ids, text])
-    if not found:
-        warn(f"no document {one_line(text)} in {access.name}")
-        return CHECK_FAILED
-    for document in found:
-        print_json(value_as_json(document))
-    return SUCCEEDED
 
 
 @click.command(short_help="Count jobs by name and status.", epilog=_EXAMPLES_OF_STATS)
