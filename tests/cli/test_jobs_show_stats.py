@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from datetime import UTC, datetime, timedelta
-from functools import partial
+from functools import partial, partialmethod
 from typing import Any
 
 import pytest
@@ -14,7 +14,9 @@ from bson import Decimal128, ObjectId
 
 from tests.support.store import PAST, claim_due, handle, insert, stamp
 from trio_monque import Monque, RunningJob, Workers, open_scheduler
+from trio_monque.client.sync_monque import SyncMonque
 from trio_monque.embedded import EmbeddedServer
+from trio_monque.jobs.job import JobStatus
 from trio_monque.store.driver.types import Collection, Database
 from trio_monque.store.jobs.job_json import value_as_json, value_from_json
 from trio_monque.store.reads.diagnosis import jobs as of_jobs
@@ -328,7 +330,8 @@ def test_statistics_count_jobs_by_name_and_status(command: Command, monque: Monq
     jobs.update_one({"_id": ids[1]}, {"$set": {"nextRunAt": now() - timedelta(minutes=61)}})
     ended = command("stats")
     assert ended.lines[0].split("  ")[-1].strip() == "oldest due"
-    assert ended.lines[1].split()[:7] == ["mail", "1", "0", "0", "1", "0", "0"]
+    assert ended.lines[0].split()[:5] == ["name", "pending", "due", "processing", "completed"]
+    assert ended.lines[1].split()[:8] == ["mail", "1", "1", "0", "0", "1", "0", "0"]
     assert ended.lines[1].endswith("1h 1m ago")
     assert ended.lines[2].split()[0] == "report"
     found = command("stats", "--json")
@@ -339,10 +342,38 @@ def test_statistics_count_jobs_by_name_and_status(command: Command, monque: Monq
         "completed": 0,
         "failed": 1,
         "cancelled": 0,
+        "due": 1,
         "stuck": 0,
         "capped": [],
         "oldest_due_age": 0,
     }
+
+
+def test_due_jobs_are_counted_beside_the_pending_ones(command: Command, monque: Monque, jobs: Collection) -> None:
+    for delay in (0, 0, 3600):
+        monque.sync.enqueue("mail", delay=delay)
+    assert command("stats").lines[1].split()[:3] == ["mail", "3", "2"]
+    assert command("stats", "--json").json["mail"]["due"] == 2
+
+
+@pytest.mark.parametrize(("delays", "expected"), [((0, 0, 0), ["2+", "2+"]), ((0, 60, 60), ["2+", "1"])])
+def test_number_of_due_jobs_has_a_plus_sign_only_if_there_may_be_more(
+    command: Command, monque: Monque, monkeypatch: pytest.MonkeyPatch, delays: tuple[int, ...], expected: list[str]
+) -> None:
+    for delay in delays:
+        monque.sync.enqueue("mail", delay=delay)
+    monkeypatch.setattr(SyncMonque, "get_queue_depths", partialmethod(SyncMonque.get_queue_depths, most_pending=2))
+    assert command("stats").lines[1].split()[1:3] == expected
+
+
+def test_document_whose_due_time_is_not_a_date_is_counted_only_while_it_runs(
+    command: Command, monque: Monque, jobs: Collection
+) -> None:
+    for status in JobStatus:
+        monque.sync.enqueue("mail")
+        jobs.update_many({"nextRunAt": {"$type": "date"}}, {"$set": {"nextRunAt": "tomorrow", "status": status}})
+    found = command("stats", "--json").json["mail"]
+    assert [found[status] for status in JobStatus] == [0, 1, 0, 0, 0]
 
 
 def test_statistics_without_jobs(command: Command, db: Database) -> None:

@@ -145,10 +145,13 @@ def _default_order(chosen: JobFilter) -> str:
 )
 @jobs_options
 def stats(access: JobsAccess, *, watch: float | None) -> int:
-    """Count the jobs of each name by status, with the oldest that is due and those whose holder is silent (stuck).
+    """Count the jobs of each name by status, with those whose holder is silent (stuck).
+
+    `due` counts the pending jobs that are due, and `oldest due` is how long the first of them has waited.
 
     For each name, up to 100,000 pending jobs, 10,000 failed ones and 1,000 of the others are counted; a plus sign means
-    more. It is one command for the server.
+    more. It is one command for the server. A document whose nextRunAt is not a date is not a valid job, and is counted
+    only in `processing`: `trio-monque doctor` names such documents.
 
     With --json: one object on one line for each count.
     """
@@ -177,7 +180,7 @@ def _print_depths(access: JobsAccess) -> None:
         [
             {
                 "name": one_line(name),
-                **{status: _number(depth, status) for status in JobStatus},
+                **_numbers(depth),
                 "stuck": depth.stuck,
                 "oldest due": None if depth.oldest_due_age is None else f"{duration(depth.oldest_due_age)} ago",
             }
@@ -187,14 +190,23 @@ def _print_depths(access: JobsAccess) -> None:
     )
 
 
-def _number(depth: QueueDepth, status: JobStatus) -> str:
-    return f"{getattr(depth, status):,}{'+' if status in depth.capped else ''}"
+def _numbers(depth: QueueDepth) -> dict[str, str]:
+    numbers = {str(status): _number(getattr(depth, status), is_capped=status in depth.capped) for status in JobStatus}
+    # The due ones are counted first: there may be more only if all that were counted are due.
+    is_due_capped = JobStatus.PENDING in depth.capped and depth.due == depth.pending
+    pending = numbers.pop(JobStatus.PENDING)
+    return {JobStatus.PENDING: pending, "due": _number(depth.due, is_capped=is_due_capped), **numbers}
+
+
+def _number(number: int, *, is_capped: bool) -> str:
+    return f"{number:,}{'+' if is_capped else ''}"
 
 
 def _depth_as_json(depth: QueueDepth) -> dict[str, object]:
     numbers = {str(status): getattr(depth, status) for status in JobStatus}
     return {
         **numbers,
+        "due": depth.due,
         "stuck": depth.stuck,
         "oldest_due_age": depth.oldest_due_age,
         "capped": sorted(depth.capped),
