@@ -104,8 +104,9 @@ def retry(
         if spread is not None:
             raise click.UsageError("--spread is for a selection: jobs given by id are due at once")
         return act_on_ids(access, ids, IdAction("retry", access.client.retry_job, _retried))
-    call = partial(access.client.retry_jobs, spread=DEFAULT_SPREAD if spread is None else spread)
-    action = BulkAction(verb="retry", done="requeued", possible=RETRIABLE, call=call)
+    spread = DEFAULT_SPREAD if spread is None else spread
+    call = partial(access.client.retry_jobs, spread=spread)
+    action = BulkAction(verb="retry", done="requeued", possible=RETRIABLE, call=call, spread=spread)
     return act_on_selection(access, given.at(access.now), action, is_confirmed=yes, is_dry=dry_run)
 
 
