@@ -138,7 +138,7 @@ def test_ages_are_lengths_of_time_or_moments(command: Command, monque: Monque, j
     old, new = monque.sync.enqueue("mail"), monque.sync.enqueue("mail")
     jobs.update_one({"_id": old.id}, {"$set": {"createdAt": now() - timedelta(hours=2)}})
     boundary = (datetime.now(UTC) - timedelta(hours=1)).isoformat()
-    for age in ("1h", "90m", "3600", boundary, boundary.replace("+00:00", "Z")):
+    for age in ("1h", "1h ago", "1h 30m  Ago ", "90m", "3600", boundary, boundary.replace("+00:00", "Z")):
         assert [one["id"] for one in command("jobs", "--older-than", age, "--json").json["jobs"]] == [str(old.id)]
         assert [one["id"] for one in command("jobs", "--newer-than", age, "--json").json["jobs"]] == [str(new.id)]
 
@@ -176,6 +176,9 @@ def test_document_that_is_not_a_job_is_left_out(command: Command, monque: Monque
     [
         (["jobs", "--status", "done"], "'done' is not one of"),
         (["jobs", "--older-than", "soon"], "'soon' is neither a length of time before now, such as 2h, nor a moment"),
+        (["jobs", "--older-than", "ago"], "'ago' is neither a length of time before now, such as 2h, nor a moment"),
+        (["jobs", "--older-than", "2026-01-01 ago"], "'2026-01-01 ago' is neither a length of time"),
+        (["reschedule", "0" * 24, "2h ago"], "'2h ago' is neither a length of time from now, such as 2h, nor a moment"),
         (["jobs", "--older-than", "9999999999d"], "'9999999999d' is too long"),
         (["jobs", "--newer-than", "9999999d"], "does not exist"),
         (["jobs", "--name", ""], "--name='': is empty"),
