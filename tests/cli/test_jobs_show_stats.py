@@ -419,6 +419,7 @@ def test_instances_are_listed_with_their_state_and_the_paused_names(
     ended = command("instances")
     assert ended.status == 0
     assert [line.split()[:2] for line in ended.lines[1:3]] == [["worker-1", "live"], ["worker-2", "dead"]]
+    assert ended.lines[0].split()[-2:] == ["library", "names"]
     assert ended.lines[1].endswith("mail (5, no free slot), report (1)")
     assert re.fullmatch(r"paused: report since \d{4}-\d\d-\d\d \d\d:\d\d:\d\dZ by dana\\n", ended.lines[-1])
     found = command("instances", "--json").json
@@ -426,6 +427,7 @@ def test_instances_are_listed_with_their_state_and_the_paused_names(
         ("worker-1", "live", ["mail", "report"]),
         ("worker-2", "dead", ["mail"]),
     ]
+    assert [one["version"] for one in found["instances"]] == ["1", "1"]
     assert found["paused"] == ["report"]
 
 
