@@ -158,6 +158,16 @@ def test_pages_continue_where_the_one_before_ended(command: Command, monque: Mon
     assert [line.split()[0] for line in second.lines[1:]] == ids[2:4]
 
 
+def test_list_has_the_large_values_only_if_asked_for(command: Command, monque: Monque, jobs: Collection) -> None:
+    monque.sync.enqueue("mail", {"to": "a@example.com", "at": PAST})
+    jobs.update_one({}, {"$set": {"progress": 0.5, "errors": [{"error": "OSError", "attempt": 1}]}})
+    (light,) = command("jobs", "--json").json["jobs"]
+    (whole,) = command("jobs", "--json", "--with-data").json["jobs"]
+    assert not light.keys() & {"data", "progress", "saved", "result", "errors"}
+    assert whole["data"] == {"to": "a@example.com", "at": {"$date": "2026-01-01T00:00:00Z"}}
+    assert (whole["progress"], whole["errors"][0]["error"]) == (0.5, "OSError")
+
+
 def test_empty_list_says_where_it_looked(command: Command, db: Database) -> None:
     ended = command("jobs", "--collection", "typo")
     assert (ended.status, ended.out) == (0, f"no job in {db.name}.typo matches\n")
@@ -193,6 +203,8 @@ def test_document_that_is_not_a_job_is_left_out(command: Command, monque: Monque
         (["jobs", "--data", "a.$ne=1"], "'a.$ne' is not a key of letters, digits and '_', with dots"),
         (["jobs", "--meta", "a.b=1"], "'a.b' is not a key of letters, digits and '_'"),
         (["jobs", *(part for n in range(11) for part in ("--data", f"f{n}=1"))], "--data={"),
+        (["jobs", "--with-data"], "--with-data is for --json, without --held-by"),
+        (["jobs", "--with-data", "--json", "--held-by", "w1"], "--with-data is for --json, without --held-by"),
         (["jobs", "--held-by", "w1", "--data", "a=1"], "--held-by takes no other selection"),
         (["jobs", "--operation-timeout", "0"], "--operation-timeout="),
         (["jobs", "--collection", "a$b"], "--collection="),

@@ -33,6 +33,7 @@ Examples:
   trio-monque jobs --name send-mail --status pending
   trio-monque jobs --name send-mail --data order.id=17
   trio-monque jobs --fail-reason timeout --limit 200 --json
+  trio-monque jobs --status pending --with-data --json
   trio-monque jobs --held-by worker-1
   trio-monque jobs --parent 65f1c0ffee0123456789abcd
 """
@@ -58,6 +59,7 @@ Examples:
 @click.option("--cursor", metavar="TEXT", help="Continue where the previous page ended: the cursor that it printed.")
 @click.option("--parent", metavar="ID", help="Only the children of this job, of its job nurseries.")
 @click.option("--held-by", metavar="INSTANCE", help="Only jobs that this instance holds, the longest held first.")
+@click.option("--with-data", is_flag=True, help="With --json: also the data, progress, results and tracebacks.")
 @jobs_options
 def jobs(
     access: JobsAccess,
@@ -69,6 +71,7 @@ def jobs(
     cursor: str | None,
     held_by: str | None,
     parent: str | None,
+    with_data: bool,
 ) -> int:
     """List jobs, a page at a time.
 
@@ -80,11 +83,13 @@ def jobs(
 
     A job is `processing (stuck)` if its holder gives no sign of life: `show ID` says what becomes of it.
 
-    With --json: {"jobs": [...], "cursor": "..."}, and the cursor is null on the last page. `show ID --json` has the
-    data of a job.
+    With --json: {"jobs": [...], "cursor": "..."}, and the cursor is null on the last page. The values that may be large
+    are left out, unless --with-data is given; `show ID --json` has them for one job.
 
     Exit status: 0, even if no job matches; 1 if --held-by names an unknown instance; 2 if the jobs could not be read.
     """
+    if with_data and (held_by is not None or not access.as_json):
+        raise click.UsageError("--with-data is for --json, without --held-by: `trio-monque show ID` shows one job")
     if held_by is not None:
         if sort or cursor or parent or fields or not selection.is_everything:
             raise click.UsageError("--held-by takes no other selection, no --sort and no --cursor: leave them out")
@@ -96,7 +101,7 @@ def jobs(
     )
     following = page.cursor if page.has_next_page else None
     if access.as_json:
-        print_json({"jobs": [job_as_json(job, is_light=True) for job in page.jobs], "cursor": following})
+        print_json({"jobs": [job_as_json(job, is_light=not with_data) for job in page.jobs], "cursor": following})
         return SUCCEEDED
     now = access.now()
     records = [
