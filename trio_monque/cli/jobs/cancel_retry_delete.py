@@ -139,6 +139,8 @@ def delete(
 def reschedule(access: JobsAccess, *, job_id: str, when: When) -> int:
     """Let the pending job ID be due at WHEN: now, a length of time from now, or a moment.
 
+    A moment is in UTC unless it has an offset, such as 2030-01-31T12:00+01:00.
+
     Exit status: 0 if it was done, 1 if the job is not pending or does not exist, 2 if it could not be done.
     """
     with invalid_options(run_at="when"):

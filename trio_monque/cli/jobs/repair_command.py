@@ -94,8 +94,8 @@ def repair(
     """Set and remove fields of the documents with these IDs, which are not jobs, so that they are. An ID may be JSON.
 
     `show --raw ID` prints a document, and the doctor names what is wrong with it. FIELD is a field as it is stored. A
-    date is now, a length of time from now, or a moment. Data and other values of the program are extended JSON. The
-    updatedAt of each document becomes now.
+    date is now, a length of time from now, or a moment, in UTC unless it has an offset. Data and other values of the
+    program are extended JSON. The updatedAt of each document becomes now.
 
     It shows the fields of all documents before and after, and asks once. It refuses a document that is a job, one that
     would still not be a job, and one that changes meanwhile; the others are repaired. A document in `processing` stays
