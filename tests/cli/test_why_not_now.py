@@ -106,10 +106,7 @@ PENDING: Final = {
         a_job(),
         (an_instance(is_live=False),),
         {},
-        """
-        No live instance has an entry in this database. Start a worker (`trio-monque run`); Monque for Node works
-        without entries.
-        """,
+        "No live instance has an entry in this database. Start a worker (`trio-monque run`).",
     ),
     "misspelt": (
         a_job(name="mial"),

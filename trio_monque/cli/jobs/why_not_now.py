@@ -44,10 +44,7 @@ def _not_due(values: Values, job: Job) -> str:
 
 
 def _no_instances(values: Values) -> str:
-    return (
-        "No live instance has an entry in this database. Start a worker (`trio-monque run`); Monque for Node works "
-        "without entries."
-    )
+    return "No live instance has an entry in this database. Start a worker (`trio-monque run`)."
 
 
 def _all_draining(values: Values) -> str:
