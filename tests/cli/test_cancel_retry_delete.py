@@ -150,17 +150,23 @@ def test_running_jobs_are_counted_before_they_are_deleted(
     assert jobs.count_documents({}) == 9
 
 
-@pytest.mark.parametrize(("spread", "seconds"), [((), 30), (("--spread", "1h"), 3600), (("--spread", "0"), 0)])
+@pytest.mark.parametrize(
+    ("spread", "seconds", "shown"),
+    [((), 30, ", due within 30s"), (("--spread", "1h"), 3600, ", due within 1h"), (("--spread", "0"), 0, "")],
+)
 def test_retried_selection_falls_due_evenly(
-    command: Command, jobs: Collection, spread: tuple[str, ...], seconds: float
+    command: Command, db: Database, jobs: Collection, spread: tuple[str, ...], seconds: float, shown: str
 ) -> None:
     for _ in range(10):
         put(jobs, "failed")
     begin = now()
-    assert command("retry", "--status", "failed", "--yes", *spread).status == 0
+    ended = command("retry", "--status", "failed", "--yes", *spread)
+    assert (ended.status, ended.out) == (0, f"requeued 10 jobs of {db.name}.monque_jobs{shown}\n")
     due = [(job["nextRunAt"] - begin) / timedelta(seconds=1) for job in jobs.find()]
     assert max(due) < seconds + 10
     assert max(due) - min(due) >= 0.8 * seconds
+    assert command("retry", "--status", "failed", "--yes", "--json", *spread).json["spread"] == seconds
+    assert "spread" not in command("cancel", "--status", "pending", "--yes", "--json").json
 
 
 def test_nothing_selected_needs_no_answer(command: Command, db: Database, typed: Callable[[str], None]) -> None:
@@ -186,7 +192,7 @@ def test_one_job_is_asked_about_in_the_singular(
     typed("y\n")
     ended = command("retry", "--name", "greet")
     assert ended.err == f"retry 1 job of {db.name}.monque_jobs? [y/N]: "
-    assert ended.out == f"requeued 1 job of {db.name}.monque_jobs\n"
+    assert ended.out == f"requeued 1 job of {db.name}.monque_jobs, due within 30s\n"
 
 
 @pytest.mark.usefixtures("not_a_terminal")

@@ -29,6 +29,7 @@ from trio_monque.diagnosis.reasons import BLOCKED_LATELY
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.jobs import LastBlock
 from trio_monque.jobs.minutes import FAILED_ATTEMPTS, FAILED_FOR_GOOD, ROW, Part, minute_of
+from trio_monque.store.broken.broken_documents import MOST_FIELDS_SHOWN
 from trio_monque.store.driver.types import Database
 from trio_monque.store.jobs import indexes, minutes_written
 from trio_monque.store.jobs.change_stream import open_watch
@@ -491,10 +492,35 @@ def test_broken_documents(doctor: Doctor, db: Database) -> None:
     def named(*arguments: str) -> set[str]:
         found = [one["fields"] for one in doctor.looks(*arguments).findings if one["kind"] == "broken-document"]
         assert {one["count"] for one in found} == {1}
-        return {one["document"].split("'")[1] for one in found}
+        return {one["document"] for one in found}
 
     assert named() == {str(one["_id"]) for one in broken}
     assert named("--all-documents") == {str(one["_id"]) for one in (*broken, unknown_status)}
+
+
+def test_broken_documents_come_with_the_command_that_repairs_them(doctor: Doctor, db: Database) -> None:
+    enter(db, "worker-1", "send")
+    jobs = [insert(handle(db), "send") for _ in range(4)]
+    owned, undated, other = {"claimedBy": "a person"}, {"nextRunAt": "today"}, {"failCount": "many"}
+    for job, fields in zip(jobs, (owned, undated, owned, other), strict=True):
+        db["monque_jobs"].update_one({"_id": job.id}, {"$set": fields})
+    found = [one["advice"] for one in doctor.looks().findings if one["kind"] == "broken-document"]
+    commands = [re.findall(r"^`trio-monque repair (.*)` repairs them\.", one) for one in found]
+    ids = [str(job.id) for job in jobs]
+    assert sorted(commands) == sorted([[f"{ids[0]} {ids[2]} --unset claimedBy"], [f"{ids[1]} --set nextRunAt=now"], []])
+    command = next(one[0] for one in commands if one and "--unset" in one[0])
+    assert run_program(["repair", "--uri", doctor.uri, "--yes", *command.split()]) == 0
+    assert sum(one["kind"] == "broken-document" for one in doctor.looks().findings) == 2
+
+
+def test_document_that_is_not_shown_whole_comes_without_a_command(doctor: Doctor, db: Database) -> None:
+    enter(db, "worker-1", "send")
+    job = insert(handle(db), "send")
+    many = {f"a{number}": 1 for number in range(MOST_FIELDS_SHOWN)}
+    document = db["monque_jobs"].find_one_and_delete({"_id": job.id}) or {}
+    db["monque_jobs"].insert_one({"_id": job.id, **many, **document, "claimedBy": "a person"})
+    (one,) = (one for one in doctor.looks().findings if one["kind"] == "broken-document")
+    assert one["advice"].startswith("`trio-monque repair ID --set FIELD=VALUE`")
 
 
 @pytest.mark.full

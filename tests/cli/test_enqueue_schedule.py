@@ -298,6 +298,16 @@ def test_preview_needs_no_database(capsys: pytest.CaptureFixture[str], monkeypat
     assert found["warnings"] == []
 
 
+def test_preview_reads_a_moment_without_an_offset_in_utc_whatever_the_zone_is(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    arguments = ["preview", "30 0 * * *", "--timezone", "Europe/Berlin", "--count", "1", "--json", "--after"]
+    assert run_program([*arguments, "2027-03-26"]) == 0
+    assert json.loads(capsys.readouterr().out)["runs"] == ["2027-03-26T23:30:00.000Z"]
+    assert run_program([*arguments, "2027-03-26T00:00+01:00"]) == 0
+    assert json.loads(capsys.readouterr().out)["runs"] == ["2027-03-25T23:30:00.000Z"]
+
+
 def test_preview_begins_where_it_is_asked_to(capsys: pytest.CaptureFixture[str]) -> None:
     """To see what a change to or from summer time does, months ahead."""
     arguments = ["preview", "30 2 * * *", "--timezone", "Europe/Berlin", "--count", "2"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from datetime import UTC, datetime, timedelta
-from functools import partial
+from functools import partial, partialmethod
 from typing import Any
 
 import pytest
@@ -14,7 +14,9 @@ from bson import Decimal128, ObjectId
 
 from tests.support.store import PAST, claim_due, handle, insert, stamp
 from trio_monque import Monque, RunningJob, Workers, open_scheduler
+from trio_monque.client.sync_monque import SyncMonque
 from trio_monque.embedded import EmbeddedServer
+from trio_monque.jobs.job import JobStatus
 from trio_monque.store.driver.types import Collection, Database
 from trio_monque.store.jobs.job_json import value_as_json, value_from_json
 from trio_monque.store.reads.diagnosis import jobs as of_jobs
@@ -136,7 +138,7 @@ def test_ages_are_lengths_of_time_or_moments(command: Command, monque: Monque, j
     old, new = monque.sync.enqueue("mail"), monque.sync.enqueue("mail")
     jobs.update_one({"_id": old.id}, {"$set": {"createdAt": now() - timedelta(hours=2)}})
     boundary = (datetime.now(UTC) - timedelta(hours=1)).isoformat()
-    for age in ("1h", "90m", "3600", boundary, boundary.replace("+00:00", "Z")):
+    for age in ("1h", "1h ago", "1h 30m  Ago ", "90m", "3600", boundary, boundary.replace("+00:00", "Z")):
         assert [one["id"] for one in command("jobs", "--older-than", age, "--json").json["jobs"]] == [str(old.id)]
         assert [one["id"] for one in command("jobs", "--newer-than", age, "--json").json["jobs"]] == [str(new.id)]
 
@@ -154,6 +156,16 @@ def test_pages_continue_where_the_one_before_ended(command: Command, monque: Mon
     assert re.fullmatch(r"more: --cursor \S+\n", first.err)
     second = command("jobs", "--sort", "id", "--limit", "2", "--cursor", first.err.split()[-1])
     assert [line.split()[0] for line in second.lines[1:]] == ids[2:4]
+
+
+def test_list_has_the_large_values_only_if_asked_for(command: Command, monque: Monque, jobs: Collection) -> None:
+    monque.sync.enqueue("mail", {"to": "a@example.com", "at": PAST})
+    jobs.update_one({}, {"$set": {"progress": 0.5, "errors": [{"error": "OSError", "attempt": 1}]}})
+    (light,) = command("jobs", "--json").json["jobs"]
+    (whole,) = command("jobs", "--json", "--with-data").json["jobs"]
+    assert not light.keys() & {"data", "progress", "saved", "result", "errors"}
+    assert whole["data"] == {"to": "a@example.com", "at": {"$date": "2026-01-01T00:00:00Z"}}
+    assert (whole["progress"], whole["errors"][0]["error"]) == (0.5, "OSError")
 
 
 def test_empty_list_says_where_it_looked(command: Command, db: Database) -> None:
@@ -174,6 +186,9 @@ def test_document_that_is_not_a_job_is_left_out(command: Command, monque: Monque
     [
         (["jobs", "--status", "done"], "'done' is not one of"),
         (["jobs", "--older-than", "soon"], "'soon' is neither a length of time before now, such as 2h, nor a moment"),
+        (["jobs", "--older-than", "ago"], "'ago' is neither a length of time before now, such as 2h, nor a moment"),
+        (["jobs", "--older-than", "2026-01-01 ago"], "'2026-01-01 ago' is neither a length of time"),
+        (["reschedule", "0" * 24, "2h ago"], "'2h ago' is neither a length of time from now, such as 2h, nor a moment"),
         (["jobs", "--older-than", "9999999999d"], "'9999999999d' is too long"),
         (["jobs", "--newer-than", "9999999d"], "does not exist"),
         (["jobs", "--name", ""], "--name='': is empty"),
@@ -188,6 +203,8 @@ def test_document_that_is_not_a_job_is_left_out(command: Command, monque: Monque
         (["jobs", "--data", "a.$ne=1"], "'a.$ne' is not a key of letters, digits and '_', with dots"),
         (["jobs", "--meta", "a.b=1"], "'a.b' is not a key of letters, digits and '_'"),
         (["jobs", *(part for n in range(11) for part in ("--data", f"f{n}=1"))], "--data={"),
+        (["jobs", "--with-data"], "--with-data is for --json, without --held-by"),
+        (["jobs", "--with-data", "--json", "--held-by", "w1"], "--with-data is for --json, without --held-by"),
         (["jobs", "--held-by", "w1", "--data", "a=1"], "--held-by takes no other selection"),
         (["jobs", "--operation-timeout", "0"], "--operation-timeout="),
         (["jobs", "--collection", "a$b"], "--collection="),
@@ -270,8 +287,35 @@ def test_document_that_is_not_a_job_is_named_with_its_problem(command: Command, 
     broken = jobs.insert_one({"name": "mail", "status": "pending"}).inserted_id
     ended = command("show", str(broken))
     assert ended.status == 2
-    assert str(broken) in ended.err
-    assert "Traceback" not in ended.err
+    assert ended.err == (
+        f"trio-monque: document {broken} is not a job: it has no nextRunAt. Repair it (`trio-monque repair {broken} "
+        "--set nextRunAt=now --set createdAt=now --set updatedAt=now`) or delete it\n"
+    )
+    shown = re.search("`trio-monque (.*)`", ended.err)
+    assert shown is not None
+    assert command(*shown[1].split(), "--yes").status == 0
+    assert command("show", str(broken)).status == 0
+
+
+def test_document_whose_repair_is_not_evident_is_named_with_its_problem(command: Command, jobs: Collection) -> None:
+    broken = jobs.insert_one({"name": "mail", "status": "waiting"}).inserted_id
+    ended = command("show", str(broken))
+    assert ended.status == 2
+    assert ended.err == (
+        f"trio-monque: document {broken} is not a job: it has no nextRunAt. Repair it (`trio-monque repair ID --set "
+        "FIELD=VALUE`) or delete it\n"
+    )
+
+
+def test_long_values_leave_the_timeline_on_the_screen(command: Command, monque: Monque, jobs: Collection) -> None:
+    job = monque.sync.enqueue("mail", list(range(161)))
+    lines = {"progress": list(range(38)), "saved": list(range(39))}
+    jobs.update_one({"_id": job.id}, {"$set": lines})
+    page = command("show", str(job.id)).out
+    data = page[page.index("\ndata\n") : page.index("\nprogress\n")].splitlines()[2:]
+    assert data == ["  [", *(f"    {n}," for n in range(39)), "  … 123 more lines (in full: --json)", ""][:-1]
+    assert "\n    37\n  ]\n\nsaved\n" in page
+    assert "\n    38\n  … 1 more line (in full: --json)\n\ntimeline\n" in page
 
 
 def test_ahead_of_a_job_are_the_due_ones_of_its_name(command: Command, db: Database, monque: Monque) -> None:
@@ -301,7 +345,8 @@ def test_statistics_count_jobs_by_name_and_status(command: Command, monque: Monq
     jobs.update_one({"_id": ids[1]}, {"$set": {"nextRunAt": now() - timedelta(minutes=61)}})
     ended = command("stats")
     assert ended.lines[0].split("  ")[-1].strip() == "oldest due"
-    assert ended.lines[1].split()[:7] == ["mail", "1", "0", "0", "1", "0", "0"]
+    assert ended.lines[0].split()[:5] == ["name", "pending", "due", "processing", "completed"]
+    assert ended.lines[1].split()[:8] == ["mail", "1", "1", "0", "0", "1", "0", "0"]
     assert ended.lines[1].endswith("1h 1m ago")
     assert ended.lines[2].split()[0] == "report"
     found = command("stats", "--json")
@@ -312,10 +357,38 @@ def test_statistics_count_jobs_by_name_and_status(command: Command, monque: Monq
         "completed": 0,
         "failed": 1,
         "cancelled": 0,
+        "due": 1,
         "stuck": 0,
         "capped": [],
         "oldest_due_age": 0,
     }
+
+
+def test_due_jobs_are_counted_beside_the_pending_ones(command: Command, monque: Monque, jobs: Collection) -> None:
+    for delay in (0, 0, 3600):
+        monque.sync.enqueue("mail", delay=delay)
+    assert command("stats").lines[1].split()[:3] == ["mail", "3", "2"]
+    assert command("stats", "--json").json["mail"]["due"] == 2
+
+
+@pytest.mark.parametrize(("delays", "expected"), [((0, 0, 0), ["2+", "2+"]), ((0, 60, 60), ["2+", "1"])])
+def test_number_of_due_jobs_has_a_plus_sign_only_if_there_may_be_more(
+    command: Command, monque: Monque, monkeypatch: pytest.MonkeyPatch, delays: tuple[int, ...], expected: list[str]
+) -> None:
+    for delay in delays:
+        monque.sync.enqueue("mail", delay=delay)
+    monkeypatch.setattr(SyncMonque, "get_queue_depths", partialmethod(SyncMonque.get_queue_depths, most_pending=2))
+    assert command("stats").lines[1].split()[1:3] == expected
+
+
+def test_document_whose_due_time_is_not_a_date_is_counted_only_while_it_runs(
+    command: Command, monque: Monque, jobs: Collection
+) -> None:
+    for status in JobStatus:
+        monque.sync.enqueue("mail")
+        jobs.update_many({"nextRunAt": {"$type": "date"}}, {"$set": {"nextRunAt": "tomorrow", "status": status}})
+    found = command("stats", "--json").json["mail"]
+    assert [found[status] for status in JobStatus] == [0, 1, 0, 0, 0]
 
 
 def test_statistics_without_jobs(command: Command, db: Database) -> None:
@@ -335,7 +408,7 @@ def test_watch_counts_again_until_it_is_interrupted(
         if len(waits) >= 3:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr("trio_monque.cli.jobs.jobs_show_stats.sleep", wait)
+    monkeypatch.setattr("trio_monque.cli.jobs.jobs_and_stats.sleep", wait)
     ended = command("stats", "--watch", "--json")
     assert ended.status == 130
     assert waits == [2.0, 2.0, 2.0]
@@ -358,6 +431,7 @@ def test_instances_are_listed_with_their_state_and_the_paused_names(
     ended = command("instances")
     assert ended.status == 0
     assert [line.split()[:2] for line in ended.lines[1:3]] == [["worker-1", "live"], ["worker-2", "dead"]]
+    assert ended.lines[0].split()[-2:] == ["library", "names"]
     assert ended.lines[1].endswith("mail (5, no free slot), report (1)")
     assert re.fullmatch(r"paused: report since \d{4}-\d\d-\d\d \d\d:\d\d:\d\dZ by dana\\n", ended.lines[-1])
     found = command("instances", "--json").json
@@ -365,6 +439,7 @@ def test_instances_are_listed_with_their_state_and_the_paused_names(
         ("worker-1", "live", ["mail", "report"]),
         ("worker-2", "dead", ["mail"]),
     ]
+    assert [one["version"] for one in found["instances"]] == ["1", "1"]
     assert found["paused"] == ["report"]
 
 

@@ -16,9 +16,11 @@ from tests.support.store import claim_due, handle, stamp
 from trio_monque import Monque
 from trio_monque.cli.jobs import repair_command
 from trio_monque.embedded import EmbeddedServer
+from trio_monque.errors import MonqueConnectionError
 from trio_monque.jobs.job import Job
-from trio_monque.store.broken.repairing import Repair, repair_if_unchanged, try_out
+from trio_monque.store.broken.repairing import Repair, Trial, repair_if_unchanged, try_out
 from trio_monque.store.driver.types import Collection, Database
+from trio_monque.store.job_collection import JobCollection
 from trio_monque.store.jobs import indexes
 
 from .command_support import Command, command_of
@@ -68,7 +70,7 @@ def test_repaired_document_is_a_job_that_is_claimed(command: Command, db: Databa
     assert first == f"document {job_id} is not a job: its nextRunAt is 'tomorrow'"
     assert heading.split() == ["field", "before", "after"]
     assert change.startswith('nextRunAt  "tomorrow"  20')
-    assert last == f"repaired greet {job_id}, due now; schedulers look at it again within a minute"
+    assert last == f"repaired greet {job_id}, due now; schedulers look at it again soon, at the latest in a minute"
     (job,) = claimed(db)
     assert (job.id, job.data) == (job_id, {"n": 1})
     assert began - timedelta(seconds=5) < job.next_run_at < now() + timedelta(seconds=5)
@@ -123,7 +125,8 @@ def test_value_has_the_type_of_its_field(command: Command, jobs: Collection, giv
     job_id = put_broken(jobs)
     ended = command("repair", str(job_id), "--set", "nextRunAt=now", "--set", given, "--yes", "--json")
     assert (ended.status, ended.err) == (0, "")
-    (changed,) = ended.json["after"].keys() - {"nextRunAt"}
+    (change,) = ended.json["changes"]
+    (changed,) = change["after"].keys() - {"nextRunAt"}
     after = stored(jobs, job_id)[changed]
     assert (after, type(after)) == (value, type(value))
 
@@ -170,7 +173,7 @@ def test_wrong_field_or_value_is_an_error_that_says_what_to_give(
     before = stored(jobs, job_id)
     ended = command("repair", str(job_id), *arguments, "--yes")
     assert (ended.status, ended.out) == (2, "")
-    assert ended.err.splitlines()[0] == "Usage: trio-monque repair [OPTIONS] ID"
+    assert ended.err.splitlines()[0] == "Usage: trio-monque repair [OPTIONS] ID..."
     assert said in ended.err
     assert stored(jobs, job_id) == before
 
@@ -181,7 +184,7 @@ def refusal_of(command: Command, jobs: Collection, document_id: object, *argumen
     ended = command("repair", given or str(document_id), *arguments, "--yes")
     assert (ended.status, ended.out) == (1, "")
     as_json = command("repair", given or str(document_id), *arguments, "--yes", "--json")
-    assert (as_json.status, as_json.json["count"], as_json.json["jobs"]) == (1, 0, [])
+    assert (as_json.status, as_json.json["count"], as_json.json["jobs"], as_json.json["changes"]) == (1, 0, [], [])
     (refused,) = as_json.json["errors"]
     assert refused["id"] == (given or str(document_id))
     assert ended.err == f"trio-monque: cannot repair document {refused['id']}: {refused['reason']}\n"
@@ -334,6 +337,82 @@ def test_nothing_is_written_without_a_yes(command: Command, jobs: Collection) ->
     assert stored(jobs, job_id) == before
 
 
+def test_documents_are_shown_together_and_repaired_after_one_question(
+    command: Command, jobs: Collection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = [put_broken(jobs), put_broken(jobs, nextRunAt=17)]
+    questions = []
+
+    def agree(question: str, *, yes: bool) -> None:
+        questions.append(question)
+        assert [stored(jobs, one)["nextRunAt"] for one in ids] == ["tomorrow", 17]
+
+    monkeypatch.setattr(repair_command, "confirm", agree)
+    ended = command("repair", *map(str, ids), str(ids[0]), "--set", "nextRunAt=2h")
+    assert (ended.status, ended.err, questions) == (0, "", ["repair these 2 documents?"])
+    assert [line.partition("  ")[0] for line in ended.lines[:7]] == [
+        f"document {ids[0]} is not a job: its nextRunAt is 'tomorrow'",
+        "field",
+        "nextRunAt",
+        "",
+        f"document {ids[1]} is not a job: its nextRunAt is 17",
+        "field",
+        "nextRunAt",
+    ]
+    assert [line.partition(",")[0] for line in ended.lines[7:]] == [f"repaired greet {one}" for one in ids]
+    assert jobs.count_documents({"nextRunAt": {"$type": "date"}}) == 2
+
+
+def test_refused_document_does_not_stop_the_others(
+    command: Command, db: Database, jobs: Collection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    healthy, changing, broken = jobs.insert_one({**JOB}).inserted_id, put_broken(jobs), put_broken(jobs)
+
+    def agree_late(question: str, *, yes: bool) -> None:
+        assert question == "repair these 2 documents?"
+        jobs.update_one({"_id": changing}, {"$set": {"note": 4}})
+
+    monkeypatch.setattr(repair_command, "confirm", agree_late)
+    given = ("order-17", "order-17", str(healthy), str(changing), str(broken), "--set", "nextRunAt=now", "--json")
+    ended = command("repair", *given)
+    found = ended.json
+    reasons = {one["id"]: one["reason"].partition(".")[0] for one in found["errors"]}
+    assert (ended.status, reasons) == (
+        1,
+        {
+            "order-17": f"{db.name}",
+            str(healthy): "it is a job",
+            str(changing): "it has changed in the meantime; look at it again",
+        },
+    )
+    assert len(ended.err.splitlines()) == 3
+    assert (found["count"], [one["id"] for one in found["jobs"]]) == (1, [str(broken)])
+    assert [one["id"] for one in found["changes"]] == [str(broken)]
+    assert stored(jobs, changing)["nextRunAt"] == "tomorrow"
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), MonqueConnectionError("the database does not answer")], ids=str)
+def test_repair_that_ends_early_prints_what_was_done(
+    command: Command, jobs: Collection, monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    ids = [put_broken(jobs) for _ in range(3)]
+
+    def repair_two(store: JobCollection, trial: Trial) -> bool:
+        if trial.before["_id"] == ids[1]:
+            raise error
+        return repair_if_unchanged(store, trial)
+
+    monkeypatch.setattr(repair_command, "repair_if_unchanged", repair_two)
+    ended = command("repair", *map(str, ids), "--set", "nextRunAt=now", "--yes")
+    assert ended.lines[-1].startswith(f"repaired greet {ids[0]}, ")
+    if isinstance(error, KeyboardInterrupt):
+        assert (ended.status, ended.err) == (130, f"interrupted at {ids[1]}, which may be done too\n")
+    else:
+        assert ended.status == 2
+        assert "the database does not answer" in ended.err
+    assert [stored(jobs, one)["nextRunAt"] == "tomorrow" for one in ids] == [False, True, True]
+
+
 def test_json_has_the_problem_the_values_and_the_job(command: Command, db: Database, jobs: Collection) -> None:
     job_id = put_broken(jobs)
     given = ("--set", "nextRunAt=2031-01-31", "--set", "maxRetries=3")
@@ -345,9 +424,14 @@ def test_json_has_the_problem_the_values_and_the_job(command: Command, db: Datab
         "collection": f"{db.name}.monque_jobs",
         "dry_run": False,
         "count": 1,
-        "problem": "its nextRunAt is 'tomorrow'",
-        "before": {"nextRunAt": "tomorrow"},
-        "after": {"nextRunAt": {"$date": "2031-01-31T00:00:00Z"}, "maxRetries": 3},
+        "changes": [
+            {
+                "id": str(job_id),
+                "problem": "its nextRunAt is 'tomorrow'",
+                "before": {"nextRunAt": "tomorrow"},
+                "after": {"nextRunAt": {"$date": "2031-01-31T00:00:00Z"}, "maxRetries": 3},
+            }
+        ],
         "errors": [],
     }
 
@@ -380,4 +464,4 @@ def test_log_and_doctor_name_the_command_first(
         "FIELD=VALUE`) or delete it; it is skipped until then"
     )
     (finding,) = [one for one in command("doctor", "--json").json["findings"] if one["kind"] == "broken-document"]
-    assert finding["advice"].startswith("Repair each: `trio-monque repair ID --set FIELD=VALUE`, for example")
+    assert finding["advice"].startswith(f"`trio-monque repair {job_id} --set nextRunAt=now` repairs them. ")

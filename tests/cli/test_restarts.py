@@ -61,7 +61,18 @@ def test_nothing_is_restarted_if_no_scheduler_has_ever_started() -> None:
         (
             -signal.SIGSEGV,
             2,
-            "was killed by SIGSEGV (status 139; a crash in native code, such as that of an extension module)",
+            (
+                "was killed by SIGSEGV (status 139; a crash in native code, such as that of an extension module, or a "
+                "recursion that is too deep)"
+            ),
+        ),
+        (
+            134,
+            2,
+            (
+                "ended with status 134, the status after SIGABRT (a crash in native code, such as that of an extension "
+                "module)"
+            ),
         ),
         (-40, 2, "was killed by signal 40 (status 168)"),
         (168, 2, "ended with status 168"),

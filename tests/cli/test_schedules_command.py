@@ -10,9 +10,14 @@ from tests.support.store import PAST
 from trio_monque import Monque
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.store.driver.types import Collection, Database
+from trio_monque.store.reads import special_jobs
 
 from .command_support import Command, command_of
 from .doctor_support import now
+
+WITHOUT_INDEX = (
+    "recurring jobs that have ended or have no unique key are not listed: there is no index of schedules yet"
+)
 
 
 @pytest.fixture
@@ -54,11 +59,44 @@ def test_a_limit_is_reported_and_nothing_at_all_is_a_sentence(command: Command, 
     monque.sync.enqueue("once")
     ended = command("schedules")
     assert ended.out == nothing
-    assert "there is no index of schedules yet" in ended.err
-    assert "--limit" not in ended.err  # It would not help.
+    assert ended.err == f"{WITHOUT_INDEX}\n"  # And no --limit, which would not help.
     for number in range(3):
         monque.sync.schedule("0 * * * *", f"name-{number}")
     ended = command("schedules", "--limit", "2")
     assert (ended.status, len(ended.lines)) == (0, 3)
     assert ended.err == "there are more: give a greater --limit\n"
     assert command("schedules", "--limit", "3").err == ""
+
+
+def test_without_their_index_the_schedules_with_a_key_are_listed(
+    command: Command, monque: Monque, jobs: Collection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monque.sync.enqueue("once", unique_key="other")
+    moments = {"nextRunAt": PAST, "createdAt": PAST, "updatedAt": PAST}
+    recurring = {"name": "node", "status": "pending", "failCount": 0, "data": None, "repeatInterval": "0 * * * *"}
+    found = jobs.insert_one({**recurring, **moments, "uniqueKey": "k"}).inserted_id
+    jobs.insert_many(
+        [
+            {**recurring, **moments},
+            {**recurring, **moments, "uniqueKey": "ended", "status": "failed"},
+        ]
+    )
+    monkeypatch.setattr(special_jobs, "MOST_READ", 2)
+    ended = command("schedules")
+    assert [line.split()[0] for line in ended.lines[1:]] == [str(found)]
+    assert ended.err == f"{WITHOUT_INDEX}\n"
+    monque.sync.enqueue("once", unique_key="third")
+    assert command("schedules").err == f"{WITHOUT_INDEX}; only 5,000 live jobs with a unique key were searched\n"
+    assert command("schedules", "--limit", "1").err.endswith("\nthere are more: give a greater --limit\n")
+
+
+@pytest.mark.full
+def test_schedules_that_are_too_large_for_one_answer_are_reported(
+    command: Command, monque: Monque, jobs: Collection
+) -> None:
+    for number in range(4):
+        monque.sync.schedule("0 0 1 1 *", "yearly", unique_key=str(number))
+    jobs.update_many({}, {"$set": {"data": "x" * (15 << 20)}})
+    ended = command("schedules")
+    assert 1 < len(ended.lines) < 5
+    assert ended.err == "there are more: these are as large as one answer may be\n"

@@ -107,10 +107,7 @@ PENDING: Final = {
         a_job(),
         (an_instance(is_live=False),),
         {},
-        """
-        No live instance has an entry in this database. Start a worker (`trio-monque run`); Monque for Node works
-        without entries.
-        """,
+        "No live instance has an entry in this database. Start a worker (`trio-monque run`).",
     ),
     "misspelt": (
         a_job(name="mial"),
@@ -449,7 +446,21 @@ ENDED: Final = {
     ),
     "not started in time": (
         a_job("cancelled", **LIMIT),
-        f"No run began by 2026-01-01 11:59:30Z (start_by), so it was cancelled: {AGAIN}, without that limit.",
+        in_one_line(
+            f"""
+            No run began by 2026-01-01 11:59:30Z (start_by), so it was cancelled: {AGAIN}, without that limit.
+            `trio-monque doctor mail` may show why it waited.
+            """
+        ),
+    ),
+    "not started in time, with a name that a shell would read": (
+        replace(a_job("cancelled", **LIMIT), name="mail;$x"),
+        in_one_line(
+            f"""
+            No run began by 2026-01-01 11:59:30Z (start_by), so it was cancelled: {AGAIN}, without that limit.
+            `trio-monque doctor 'mail;$x'` may show why it waited.
+            """
+        ),
     ),
     "cancelled by a caller before its limit": (
         a_job("cancelled", start_by=ago(30)),

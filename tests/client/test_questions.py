@@ -81,7 +81,7 @@ async def test_schedules_are_in_the_order_of_their_next_runs(monque: Monque, job
     found = await monque.get_schedules()
     assert (numbers(found), found.is_capped) == ([1, 2, 3, 4], False)
     first = await monque.get_schedules(limit=2)
-    assert (numbers(first), first.is_capped) == ([1, 2], True)
+    assert (numbers(first), first.is_capped, first.is_without_index) == ([1, 2], True, False)
 
 
 async def test_schedules_cost_nothing_for_other_jobs(db: Database, monque: Monque, jobs: Collection) -> None:
@@ -109,7 +109,7 @@ async def test_without_their_index_schedules_with_a_key_are_found_and_the_answer
     jobs.insert_many([document(number, repeatInterval="0 * * * *", uniqueKey=str(number)) for number in (3, 1, 2)])
     jobs.insert_many([document(number, uniqueKey=f"other {number}") for number in range(5)])
     found, cost = examined(db, lambda: monque.sync_in_loop.get_schedules(limit=2))
-    assert (numbers(found), found.is_capped) == ([1, 2], True)
+    assert (numbers(found), found.is_capped, found.is_without_index) == ([1, 2], True, True)
     assert cost.documents <= 8
 
 

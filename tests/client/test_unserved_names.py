@@ -53,8 +53,7 @@ async def test_each_name_is_warned_about_once_and_looked_up_once(
         await monque.enqueue_many([NewJob("greet"), NewJob("other"), NewJob("other")])
         await monque.enqueue("other", unique_key="k", on_conflict="replace")
     assert warnings_in(caplog) == [
-        f"enqueued a job of {name} in {db.name}.monque_jobs: no live instance runs it: start a worker (unless "
-        "Monque for Node runs it)"
+        f"enqueued a job of {name} in {db.name}.monque_jobs: no live instance of this library runs it: start a worker"
         for name in ("greet", "other")
     ]
     assert looks.number == 2

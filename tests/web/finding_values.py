@@ -23,6 +23,7 @@ EVERY_VALUE: Final = {
     "writes": 2000.0,
     "names": ["a", "b"],
     "others": [],
+    "repair": None,
     "members": {"a:1": "PRIMARY"},
     "similar": None,
     "since": None,

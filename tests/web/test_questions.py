@@ -145,7 +145,7 @@ def test_reasons_have_facts_and_a_sentence(db: Database, jobs: Collection, loop:
         assert await reasons(late.id) == [
             {
                 "kind": "noInstances",
-                "sentence": "No live instance has an entry in the database. Monque for Node works without entries.",
+                "sentence": "No live instance has an entry in the database.",
                 "values": {},
             }
         ]

@@ -17,6 +17,7 @@ from ..store.jobs.job_json import value_from_json
 _SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0, "w": 604_800.0}
 _PART: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|[smhdw])", re.IGNORECASE)
 _LENGTH: Final = re.compile(rf"(?:{_PART.pattern}\s*)+", re.IGNORECASE)
+_AGO_AT_THE_END: Final = re.compile(r"\s+ago\s*$", re.IGNORECASE)
 _NUMBER: Final = re.compile(r"\d+(?:\.\d+)?")
 
 When = Callable[[datetime], datetime]
@@ -62,7 +63,7 @@ class _Moment(click.ParamType[When]):
             return value  # type: ignore[no-any-return]
         if value == "now":
             return lambda now: now
-        if (seconds := seconds_in(value)) is not None:
+        if (seconds := self.seconds_in(value)) is not None:
             try:
                 length = timedelta(seconds=seconds)
             except OverflowError:
@@ -73,6 +74,10 @@ class _Moment(click.ParamType[When]):
             example = "such as 2026-01-31T12:00 (UTC unless it says otherwise)"
             self.fail(f"{value!r} is neither {self.example} nor a moment {example}", param, ctx)
         return lambda now: moment
+
+    def seconds_in(self, text: str) -> float | None:
+        """Return the seconds of a length of time; None if the text is not one."""
+        return seconds_in(text)
 
     @abstractmethod
     def at(self, now: datetime, length: timedelta) -> datetime: ...
@@ -87,6 +92,9 @@ class _Moment(click.ParamType[When]):
 class _Ago(_Moment):
     name = "WHEN"
     example = "a length of time before now, such as 2h,"
+
+    def seconds_in(self, text: str) -> float | None:
+        return seconds_in(_AGO_AT_THE_END.sub("", text))
 
     def at(self, now: datetime, length: timedelta) -> datetime:
         return self._shifted(now, -length)

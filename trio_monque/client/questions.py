@@ -57,7 +57,7 @@ def get_schedules(context: ClientContext, *, limit: int = 100) -> Operation[JobL
     """Return the recurring jobs, next run first; also those that have ended.
 
     An index has these jobs alone. It is created with the first schedule that a client of this library declares. Without
-    it, the call looks through 5,000 live jobs with a unique key, and the answer is capped.
+    it, the call looks through 5,000 live jobs with a unique key, and the answer is capped and `is_without_index`.
 
     Args:
         limit: How many, at most; up to a thousand.

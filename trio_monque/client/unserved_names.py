@@ -79,7 +79,7 @@ class UnservedNames:
 
 def _why(name: str, live: Sequence[Instance]) -> str:
     if not live:
-        return "no live instance runs it: start a worker (unless Monque for Node runs it)"
+        return "no live instance of this library runs it: start a worker"
     near = similar_name(name, live)
     hint = (
         "start a worker that does"

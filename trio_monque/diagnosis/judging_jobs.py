@@ -9,7 +9,11 @@ from ..jobs.failure_groups import error_kind, group_by
 from ..jobs.instance import Instance, may_run, similar_name
 from ..jobs.job import JobStatus
 from ..jobs.rescue_policy import SUSPECT_FROM
+from ..jobs.views import BrokenDocument
 from ..safe_text import one_line, shown
+from ..store.broken.broken_documents import CUT_OFF
+from ..store.broken.suggested_repairs import suggested_repair
+from ..store.driver.types import ObjectId
 from ..store.reads.diagnosis.backlog import MOST_NAMES as MOST_BACKLOGS
 from ..store.reads.diagnosis.caps import Count
 from ..store.reads.diagnosis.documents import MOST_FOUND as MOST_DOCUMENTS
@@ -140,14 +144,25 @@ def _judge_documents(facts: JobFacts) -> Iterator[Finding]:
     # A document without room for a claim may be among the broken ones, too.
     full = {repr(one.id) for one in facts.full}
     broken = [one for one in facts.broken if repr(one.document_id) not in full]
-    for some in group_by(broken, lambda one: error_kind(one.reason)):
+    for some in group_by(broken, lambda one: (error_kind(one.reason), _repair_of(one))):
         yield found(
             "broken-document",
             count=Count(len(some), len(facts.broken) >= MOST_DOCUMENTS),
-            document=shown(some[0].document_id),
-            others=[shown(one.document_id) for one in some[1:MOST_BROKEN_NAMED]],
+            document=_id_of(some[0]),
+            others=[_id_of(one) for one in some[1:MOST_BROKEN_NAMED]],
             problem=some[0].reason,
+            repair=_repair_of(some[0]),
         )
+
+
+def _id_of(one: BrokenDocument) -> str:
+    """The id as a command takes it, if it is that of a job; otherwise as Python shows it."""
+    return str(one.document_id) if isinstance(one.document_id, ObjectId) else shown(one.document_id)
+
+
+def _repair_of(one: BrokenDocument) -> str | None:
+    # A document with very many fields is not shown whole, and what is cut off may be there.
+    return None if CUT_OFF in one.document else suggested_repair(one.document)
 
 
 # --- Running jobs ---

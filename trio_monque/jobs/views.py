@@ -42,10 +42,13 @@ class JobList:
     Attributes:
         jobs: The jobs.
         is_capped: There may be more.
+        is_without_index: Only of `get_schedules`: the index of schedules does not exist, so the answer has no recurring
+            jobs that have ended, and none without a unique key.
     """
 
     jobs: Sequence[Job]
     is_capped: bool = False
+    is_without_index: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -132,6 +132,12 @@ def _schedule_of(values: Mapping[str, Any]) -> str:
     return f"job {values['job']}" + ("" if values["key"] is None else f", with the key {values['key']!r}")
 
 
+def _of_broken(values: Mapping[str, Any]) -> dict[str, Any]:
+    ids = " ".join([values["document"], *values["others"]])
+    command = "" if values["repair"] is None else f"`trio-monque repair {ids} {values['repair']}` repairs them. "
+    return {"others": OtherIds(values["others"]), "command": command}
+
+
 def _of_size(values: Mapping[str, Any]) -> dict[str, Any]:
     return {"size": f"{values['size']:,}"}
 
@@ -155,6 +161,6 @@ _OWN_TEXTS: Final[Mapping[str, Callable[[Mapping[str, Any]], dict[str, Any]]]] =
     "unknown-name": lambda one: {
         "waiting": "" if one["oldest_due"] is None else f"; the oldest has waited {duration(one['oldest_due'])}"
     },
-    "broken-document": lambda one: {"others": OtherIds(one["others"])},
+    "broken-document": _of_broken,
     "node-indexes": lambda one: {"names": ", ".join(one["names"])},
 }

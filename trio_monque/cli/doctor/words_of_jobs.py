@@ -209,10 +209,9 @@ WORDS_OF_JOBS: Final = (
     KindWords(
         "broken-document",
         "Documents that cannot be run: {count}, for example {document}: {problem}.{others}",
-        "Repair each: `trio-monque repair ID --set FIELD=VALUE`, for example `--set nextRunAt=now`, or `--unset "
-        "FIELD`, for example `--unset claimedBy` for a pending job that has an owner; one call takes several of them. "
-        "`trio-monque show --raw ID` prints a document, `trio-monque delete ID` deletes it. Until then, schedulers "
-        "skip these documents and check them again every minute.",
+        "{command}`trio-monque repair ID --set FIELD=VALUE` sets a field, and `--unset FIELD` removes one; it takes "
+        "several ids. `trio-monque show --raw ID` prints a document, `trio-monque delete ID` deletes it. Until then, "
+        "schedulers skip these documents and check them again every minute.",
     ),
     KindWords(
         "oversized-document",

@@ -25,7 +25,7 @@ from ...store.jobs.job_json import job_as_json
 from ...store.reads.selection_counts import SelectionCount, count_selected
 from ..confirmation import confirm, require_terminal
 from ..exit_statuses import CHECK_FAILED, INTERRUPTED, SUCCEEDED
-from ..output import counted, print_json, print_records, warn
+from ..output import counted, duration, print_json, print_records, warn
 from .access import JobsAccess
 
 EXAMPLES: Final = 5
@@ -41,12 +41,14 @@ class BulkAction:
         done: Such as "cancelled".
         possible: The statuses in which a selection can be changed.
         call: Does it; it takes a selection and `on_progress`.
+        spread: Seconds over which the jobs become due; None if it does not change when they are due.
     """
 
     verb: str
     done: str
     possible: Collection[JobStatus]
     call: Callable[..., BulkResult]
+    spread: float | None = None
 
 
 def words_of(statuses: Collection[JobStatus]) -> str:
@@ -230,6 +232,7 @@ def _print_result(
                 "action": action.verb,
                 "collection": access.name,
                 "count": result.count,
+                **({} if action.spread is None else {"spread": action.spread}),
                 "refused": result.refused,
                 "unknown": result.unknown,
                 "interrupted": is_interrupted,
@@ -239,7 +242,8 @@ def _print_result(
     else:
         is_empty = not (result.count or result.refused or result.unknown or is_interrupted)
         why = f": no {words_of(statuses)}job matches" if is_empty else ""
-        click.echo(f"{action.done} {counted(result.count, 'job')} of {access.name}{why}")
+        due = f", due within {duration(action.spread)}" if result.count and action.spread else ""
+        click.echo(f"{action.done} {counted(result.count, 'job')} of {access.name}{due}{why}")
     for one in result.errors:
         warn(f"trio-monque: cannot {action.verb} {one.job_id}: {one.reason}")
     if result.refused > len(result.errors):

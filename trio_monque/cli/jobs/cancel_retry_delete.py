@@ -104,8 +104,9 @@ def retry(
         if spread is not None:
             raise click.UsageError("--spread is for a selection: jobs given by id are due at once")
         return act_on_ids(access, ids, IdAction("retry", access.client.retry_job, _retried))
-    call = partial(access.client.retry_jobs, spread=DEFAULT_SPREAD if spread is None else spread)
-    action = BulkAction(verb="retry", done="requeued", possible=RETRIABLE, call=call)
+    spread = DEFAULT_SPREAD if spread is None else spread
+    call = partial(access.client.retry_jobs, spread=spread)
+    action = BulkAction(verb="retry", done="requeued", possible=RETRIABLE, call=call, spread=spread)
     return act_on_selection(access, given.at(access.now), action, is_confirmed=yes, is_dry=dry_run)
 
 
@@ -137,6 +138,8 @@ def delete(
 @click.argument("when", type=FROM_NOW)
 def reschedule(access: JobsAccess, *, job_id: str, when: When) -> int:
     """Let the pending job ID be due at WHEN: now, a length of time from now, or a moment.
+
+    A moment is in UTC unless it has an offset, such as 2030-01-31T12:00+01:00.
 
     Exit status: 0 if it was done, 1 if the job is not pending or does not exist, 2 if it could not be done.
     """

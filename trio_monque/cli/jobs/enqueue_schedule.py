@@ -70,7 +70,10 @@ def _data_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.argument("name")
 @_data_options
 @click.option(
-    "--at", type=FROM_NOW, metavar="WHEN", help="When it is due: 2h from now, or a date and time. (default: now)"
+    "--at",
+    type=FROM_NOW,
+    metavar="WHEN",
+    help="When it is due: 2h from now, or a date and time, in UTC unless it has an offset. (default: now)",
 )
 @click.option(
     "--start-by",

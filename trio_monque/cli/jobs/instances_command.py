@@ -29,7 +29,8 @@ def instances(access: JobsAccess) -> int:
     """List the scheduler instances that work on these jobs, each as of its last heartbeat, and the paused names.
 
     `held` counts the running jobs themselves: it is right before the first heartbeat, and for a process that died.
-    The numbers behind the names are those of the last heartbeat.
+    The numbers behind the names are those of the last heartbeat. `library` is the version of this library, not that of
+    your program; with --json it is `version`.
 
     An instance that shut down normally has no entry. One that is dead keeps its entry until another instance has seen
     no heartbeat for ten of its intervals, five minutes by default. Monque for Node works without entries.
@@ -50,7 +51,7 @@ def instances(access: JobsAccess) -> int:
                 "held": str(held.get(one.id, Count())),
                 "pid": str(one.pid),
                 "host": one_line(one.host),
-                "version": one.version,
+                "library": one.version,
                 "names": _names(one),
             }
             for one in found

@@ -35,7 +35,8 @@ Examples:
     type=FROM_NOW,
     default="0s",
     metavar="WHEN",
-    help="Show the runs after WHEN: a length of time from now, or a moment (in UTC unless it has an offset).",
+    help="Show the runs after WHEN: a length of time from now, or a date or moment, in UTC unless it has an offset, "
+    "whatever --timezone is. (default: now)",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def preview(cron: str, *, timezone: str, count: int, after: When, as_json: bool) -> int:

@@ -11,15 +11,17 @@ from ...client.questions import MOST_LISTED
 from ...jobs.job import Job, JobStatus
 from ...safe_text import one_line
 from ...store.jobs.job_json import job_as_json
+from ...store.reads.special_jobs import MOST_READ, searches_all_keys
 from ..exit_statuses import SUCCEEDED
 from ..output import duration, moment, print_json, print_records, warn
 from .access import JobsAccess, jobs_options
 
 _MORE: Final = "there are more: give a greater --limit"
+_MORE_LARGE: Final = "there are more: these are as large as one answer may be"
 _WITHOUT_INDEX: Final = (
-    "only 5,000 live jobs with a unique key were searched, because there is no index of schedules yet: this library "
-    "creates it when it first declares a schedule; schedules of Monque for Node may be missing here"
+    "recurring jobs that have ended or have no unique key are not listed: there is no index of schedules yet"
 )
+_ONLY_SOME: Final = f"; only {MOST_READ:,} live jobs with a unique key were searched"
 
 _EXAMPLES: Final = """\b
 Examples:
@@ -43,7 +45,7 @@ def schedules(access: JobsAccess, *, limit: int) -> int:
     `last run` is when its last run ended, and `failures` counts those in a row: `show ID` has the error. A schedule
     that is `cancelled` or `failed` runs no more, until `retry ID`. `preview CRON` explains an expression.
 
-    With --json: {"jobs": [...], "is_capped": false}.
+    With --json: {"jobs": [...], "is_capped": false}. There, the cron expression is `repeat_interval`.
     """
     found = access.client.get_schedules(limit=limit)
     if access.as_json:
@@ -66,8 +68,12 @@ def schedules(access: JobsAccess, *, limit: int) -> int:
         for job in found.jobs
     ]
     print_records(records, f"no recurring job in {access.name}", kept=4)
-    if found.is_capped:
-        warn(_MORE if len(found.jobs) >= limit else _WITHOUT_INDEX)
+    if found.is_without_index:
+        warn(_WITHOUT_INDEX + ("" if searches_all_keys(access.jobs) else _ONLY_SOME))
+    if len(found.jobs) >= limit and found.is_capped:
+        warn(_MORE)
+    elif found.is_capped and not found.is_without_index:
+        warn(_MORE_LARGE)
     return SUCCEEDED
 
 

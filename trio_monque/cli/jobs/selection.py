@@ -85,10 +85,10 @@ def selection_without_keys(function: Command[P, R]) -> Callable[P, R]:
         help="Only jobs in this status. May be repeated.",
     )
     @click.option(
-        "--older-than", type=AGO, metavar="WHEN", help="Only jobs enqueued before: 2h (ago), or a date and time."
+        "--older-than", type=AGO, metavar="WHEN", help="Only jobs enqueued before: 2h or 2h ago, or a date and time."
     )
     @click.option(
-        "--newer-than", type=AGO, metavar="WHEN", help="Only jobs enqueued after: 2h (ago), or a date and time."
+        "--newer-than", type=AGO, metavar="WHEN", help="Only jobs enqueued after: 2h or 2h ago, or a date and time."
     )
     @click.option("--fail-reason", metavar="TEXT", help="Only jobs whose last failure contains this text.")
     @click.option("--fail-reason-prefix", metavar="TEXT", help="Only jobs whose last failure begins with this text.")

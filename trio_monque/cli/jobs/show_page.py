@@ -13,11 +13,14 @@ from ...jobs.job import Job, JobStatus
 from ...jobs.job_parts import NO_CLAIM, ChildOf
 from ...safe_text import one_line
 from ...store.jobs.job_json import value_as_json
-from ..output import duration, moment, print_columns, print_fields, since
+from ..output import counted, duration, moment, print_columns, print_fields, since
 from .family import JobFamily, lines_of_blocks, sentence_of_cancellation
 
 LONGEST_SHOWN: Final = 10_000
 """Characters of one value. `--json` has all of it."""
+
+MOST_LINES: Final = 40
+"""Lines of one value: the timeline and the reasons come after the values, and must stay on the screen."""
 
 _ENDED: Final = (JobStatus.COMPLETED, JobStatus.FAILED, JobStatus.CANCELLED)
 
@@ -35,7 +38,7 @@ def print_job(job: Job, now: datetime, why: Sequence[str], family: JobFamily) ->
     ):
         if value is not None or heading == "data":
             click.echo(f"\n{heading}")
-            click.echo(_indented(_value(value)))
+            click.echo(_value(value))
     if family.parent is not None:
         click.echo("\njob nurseries")
         for line in lines_of_blocks(family, now):
@@ -127,7 +130,10 @@ def _print_error(error: Mapping[str, Any]) -> None:
 
 
 def _value(value: object) -> str:
-    return json.dumps(value_as_json(value), indent=2, ensure_ascii=False)
+    lines = json.dumps(value_as_json(value), indent=2, ensure_ascii=False).splitlines()
+    shown = _indented("\n".join(lines[:MOST_LINES]))
+    more = len(lines) - MOST_LINES
+    return f"{shown}\n  … {counted(more, 'more line')} (in full: --json)" if more > 0 else shown
 
 
 def _indented(text: str) -> str:

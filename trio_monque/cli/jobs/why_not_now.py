@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from shlex import quote
 from typing import Any, Final
 
 from ...diagnosis.reasons import Reason
 from ...jobs.job import Job
+from ...safe_text import one_line
 from ..output import counted, duration, moment, since_and_by
 
 Values = Mapping[str, Any]
@@ -42,10 +44,7 @@ def _not_due(values: Values, job: Job) -> str:
 
 
 def _no_instances(values: Values) -> str:
-    return (
-        "No live instance has an entry in this database. Start a worker (`trio-monque run`); Monque for Node works "
-        "without entries."
-    )
+    return "No live instance has an entry in this database. Start a worker (`trio-monque run`)."
 
 
 def _all_draining(values: Values) -> str:
@@ -163,7 +162,8 @@ def _cancelled(values: Values, job: Job) -> str:
     if start_by is None:
         return f"It was cancelled: {_retry(values, job)}."
     late = f"No run began by {moment(start_by)} (start_by), so it was cancelled"
-    return f"{late}: {_retry(values, job)}, without that limit."
+    cause = f"`trio-monque doctor {quote(one_line(job.name))}` may show why it waited."
+    return f"{late}: {_retry(values, job)}, without that limit. {cause}"
 
 
 def _retry(values: Values, job: Job) -> str:

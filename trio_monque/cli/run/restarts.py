@@ -80,9 +80,11 @@ _OF_A_SIGNAL: Final = 128
 """A shell gives this and the number of the signal as the status of a process that a signal killed."""
 
 _CRASHED: Final = "a crash in native code, such as that of an extension module"
+# A recursion overflows the stack if it goes through C code, or if the program has raised Python's limit.
+_OVERFLOWED: Final = f"{_CRASHED}, or a recursion that is too deep"
 _WHY: Final = {
     signal.SIGKILL: "for example by the kernel because memory ran out",
-    signal.SIGSEGV: _CRASHED,
+    signal.SIGSEGV: _OVERFLOWED,
     signal.SIGABRT: _CRASHED,
     signal.SIGBUS: _CRASHED,
     signal.SIGILL: _CRASHED,

@@ -26,6 +26,7 @@ MOST_IN_A_BATCH: Final = 1000
 # A listed document shows values up to this size, and this number of fields.
 MOST_BYTES_SHOWN: Final = 1024
 MOST_FIELDS_SHOWN: Final = 100
+CUT_OFF: Final = "..."
 
 logger = logger_of("store")
 
@@ -132,7 +133,7 @@ def _shown(raw: bytes) -> dict[str, Any]:
     shown = {}
     for place, (field, value) in enumerate(decoded.items()):
         if place == MOST_FIELDS_SHOWN:
-            shown["..."] = f"{len(decoded) - place} fields more"
+            shown[CUT_OFF] = f"{len(decoded) - place} fields more"
             break
         shown[field[:MOST_BYTES_SHOWN]] = _value_shown(value)
     return shown

@@ -28,6 +28,11 @@ MOST_IN_BRIEF: Final = 1_000
 """Schedules that are read for an overview."""
 
 _STATUS, _SINCE, _CRON, _DUE = (FIELD[name] for name in ("status", "claim.since", "schedule.cron", "next_run_at"))
+_LIVE_WITH_KEY: Final[Mapping[str, Any]] = {
+    FIELD["name"]: {"$gte": ""},
+    FIELD["unique_key"]: {"$exists": True},
+    _STATUS: {"$in": [JobStatus.PENDING.value, JobStatus.PROCESSING.value]},
+}
 
 
 @command("read the running jobs", writes=False)
@@ -70,7 +75,21 @@ def recurring_jobs(jobs: JobCollection, most: int) -> JobList:
 
     read = indexes.hinted(indexes.SCHEDULES, by_next_run)
     found = [job for job in read.jobs if job.schedule is not None]
-    return JobList(jobs=found[:most], is_capped=is_without_index or read.is_cut or len(found) > most)
+    return JobList(
+        jobs=found[:most],
+        is_capped=is_without_index or read.is_cut or len(found) > most,
+        is_without_index=is_without_index,
+    )
+
+
+@command("count the live jobs with a unique key", writes=False)
+def searches_all_keys(jobs: JobCollection) -> bool:
+    """Return whether `recurring_jobs` reads all live jobs with a unique key, if it has no index of schedules."""
+    number = indexes.hinted(
+        indexes.UNIQUE_KEY,
+        lambda hint: jobs.collection.count_documents(_LIVE_WITH_KEY, limit=MOST_READ + 1, **indexes.hinting(hint)),
+    )
+    return number <= MOST_READ
 
 
 @command("read the schedules in brief", writes=False)
@@ -118,9 +137,4 @@ def _is_schedule(document: Mapping[str, Any]) -> bool:
 
 def _with_unique_key(most: int, most_read: int) -> Stages:
     """Return the stages that find the recurring jobs among live ones with a unique key, next run first."""
-    live = {
-        FIELD["name"]: {"$gte": ""},
-        FIELD["unique_key"]: {"$exists": True},
-        _STATUS: {"$in": [JobStatus.PENDING.value, JobStatus.PROCESSING.value]},
-    }
-    return [*first_of(live, most_read), *first_of({_CRON: {"$exists": True}}, most + 1, {_DUE: ASCENDING})]
+    return [*first_of(_LIVE_WITH_KEY, most_read), *first_of({_CRON: {"$exists": True}}, most + 1, {_DUE: ASCENDING})]

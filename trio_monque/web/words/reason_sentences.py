@@ -127,7 +127,7 @@ _SENTENCES: Final[Mapping[str, Callable[[Values], str]]] = {
     ),
     "not_due": _not_due,
     "paused": lambda values: f"The name {values['name']} is paused{since_and_by(values['since'], values['by'])}.",
-    "no_instances": lambda _: "No live instance has an entry in the database. Monque for Node works without entries.",
+    "no_instances": lambda _: "No live instance has an entry in the database.",
     "all_draining": lambda _: "All instances that run its name are shutting down, and claim nothing more.",
     "not_served": _not_served,
     "is_due": _is_due,

@@ -1,8 +1,7 @@
-"""`trio-monque jobs`, `show` and `stats`: look at jobs, and change nothing."""
+"""`trio-monque jobs` and `stats`: look at jobs, and change nothing."""
 
 from __future__ import annotations
 
-from contextlib import suppress
 from datetime import datetime
 from time import sleep
 from typing import Final
@@ -10,25 +9,20 @@ from typing import Final
 import click
 
 from ...diagnosis.reasons import is_silent
-from ...error_types import InvalidOptionError, MonqueConnectionError
+from ...error_types import MonqueConnectionError
 from ...jobs.cursors import ORDERS
 from ...jobs.job import Job, JobStatus
 from ...jobs.job_query import JobFilter
 from ...jobs.views import QueueDepth
 from ...safe_text import one_line
-from ...store.driver.types import ObjectId
-from ...store.jobs.job_json import job_as_json, value_as_json, value_from_json
-from ...store.reads.queries import raw_documents
-from ..exit_statuses import CHECK_FAILED, SUCCEEDED
+from ...store.jobs.job_json import job_as_json
+from ..exit_statuses import SUCCEEDED
 from ..output import duration, moment, print_json, print_records, since, warn
 from ..parameters import LENGTH
 from .access import JobsAccess, invalid_options, jobs_options
-from .family import family_as_json, family_of
 from .field_options import GivenFields, field_options
 from .held import list_held
 from .selection import GivenSelection, selection_options
-from .show_page import print_job
-from .why_not_now import sentences_of
 
 SHORTEST_INTERVAL: Final = 2.0
 """Seconds between two counts: each is an aggregation on the primary."""
@@ -39,16 +33,11 @@ Examples:
   trio-monque jobs --name send-mail --status pending
   trio-monque jobs --name send-mail --data order.id=17
   trio-monque jobs --fail-reason timeout --limit 200 --json
+  trio-monque jobs --status pending --with-data --json
   trio-monque jobs --held-by worker-1
   trio-monque jobs --parent 65f1c0ffee0123456789abcd
 """
 
-_EXAMPLES_OF_SHOW: Final = """\b
-Examples:
-  trio-monque show 65f1c0ffee0123456789abcd
-  trio-monque show 65f1c0ffee0123456789abcd --json
-  trio-monque show --raw '"order-17"'
-"""
 _EXAMPLES_OF_STATS: Final = """\b
 Examples:
   trio-monque stats
@@ -70,6 +59,7 @@ Examples:
 @click.option("--cursor", metavar="TEXT", help="Continue where the previous page ended: the cursor that it printed.")
 @click.option("--parent", metavar="ID", help="Only the children of this job, of its job nurseries.")
 @click.option("--held-by", metavar="INSTANCE", help="Only jobs that this instance holds, the longest held first.")
+@click.option("--with-data", is_flag=True, help="With --json: also the data, progress, results and tracebacks.")
 @jobs_options
 def jobs(
     access: JobsAccess,
@@ -81,6 +71,7 @@ def jobs(
     cursor: str | None,
     held_by: str | None,
     parent: str | None,
+    with_data: bool,
 ) -> int:
     """List jobs, a page at a time.
 
@@ -92,11 +83,13 @@ def jobs(
 
     A job is `processing (stuck)` if its holder gives no sign of life: `show ID` says what becomes of it.
 
-    With --json: {"jobs": [...], "cursor": "..."}, and the cursor is null on the last page. `show ID --json` has the
-    data of a job.
+    With --json: {"jobs": [...], "cursor": "..."}, and the cursor is null on the last page. The values that may be large
+    are left out, unless --with-data is given; `show ID --json` has them for one job.
 
     Exit status: 0, even if no job matches; 1 if --held-by names an unknown instance; 2 if the jobs could not be read.
     """
+    if with_data and (held_by is not None or not access.as_json):
+        raise click.UsageError("--with-data is for --json, without --held-by: `trio-monque show ID` shows one job")
     if held_by is not None:
         if sort or cursor or parent or fields or not selection.is_everything:
             raise click.UsageError("--held-by takes no other selection, no --sort and no --cursor: leave them out")
@@ -108,7 +101,7 @@ def jobs(
     )
     following = page.cursor if page.has_next_page else None
     if access.as_json:
-        print_json({"jobs": [job_as_json(job, is_light=True) for job in page.jobs], "cursor": following})
+        print_json({"jobs": [job_as_json(job, is_light=not with_data) for job in page.jobs], "cursor": following})
         return SUCCEEDED
     now = access.now()
     records = [
@@ -146,51 +139,6 @@ def _default_order(chosen: JobFilter) -> str:
     return "-created_at" if chosen.statuses is None else "-updated_at"
 
 
-@click.command(short_help="Show one job, and why it is not running.", epilog=_EXAMPLES_OF_SHOW)
-@click.argument("job_id", metavar="ID")
-@click.option(
-    "--raw", is_flag=True, help="Print the document as extended JSON, even if it is not a job. ID may be JSON."
-)
-@jobs_options
-def show(access: JobsAccess, *, job_id: str, raw: bool) -> int:
-    """Show a job: its data, dates and results, the tracebacks of its last failures, and why it is not running.
-
-    For a job that has opened a job nursery, it shows the blocks with children that are pending or run, and those that
-    have failed. For a child, it shows its parent, and who cancelled it.
-
-    With --json, `why` has the sentences, and data and results are extended JSON.
-
-    Exit status: 0 if there is such a job, 1 if not, 2 if it could not be looked for.
-    """
-    if raw:
-        return _show_raw(access, job_id)
-    job = access.client.get_job(job_id)
-    if job is None:
-        warn(f"no job {one_line(job_id)} in {access.name}")
-        return CHECK_FAILED
-    sentences = sentences_of(access.client.why_not_now(job), job)
-    family = family_of(access.client, job)
-    if access.as_json:
-        print_json({**job_as_json(job), "why": sentences, **family_as_json(family)})
-    else:
-        print_job(job, access.now(), sentences, family)
-    return SUCCEEDED
-
-
-def _show_raw(access: JobsAccess, text: str) -> int:
-    """Print the document whose id is this text: 24 digits, extended JSON, or the text itself."""
-    ids: list[object] = [ObjectId(text)] if ObjectId.is_valid(text) else []
-    with suppress(InvalidOptionError):
-        ids.append(value_from_json(text))
-    found = raw_documents(access.jobs, [*ids, text])
-    if not found:
-        warn(f"no document {one_line(text)} in {access.name}")
-        return CHECK_FAILED
-    for document in found:
-        print_json(value_as_json(document))
-    return SUCCEEDED
-
-
 @click.command(short_help="Count jobs by name and status.", epilog=_EXAMPLES_OF_STATS)
 @click.option(
     "--watch",
@@ -202,10 +150,13 @@ def _show_raw(access: JobsAccess, text: str) -> int:
 )
 @jobs_options
 def stats(access: JobsAccess, *, watch: float | None) -> int:
-    """Count the jobs of each name by status, with the oldest that is due and those whose holder is silent (stuck).
+    """Count the jobs of each name by status, with those whose holder is silent (stuck).
+
+    `due` counts the pending jobs that are due, and `oldest due` is how long the first of them has waited.
 
     For each name, up to 100,000 pending jobs, 10,000 failed ones and 1,000 of the others are counted; a plus sign means
-    more. It is one command for the server.
+    more. It is one command for the server. A document whose nextRunAt is not a date is not a valid job, and is counted
+    only in `processing`: `trio-monque doctor` names such documents.
 
     With --json: one object on one line for each count.
     """
@@ -234,7 +185,7 @@ def _print_depths(access: JobsAccess) -> None:
         [
             {
                 "name": one_line(name),
-                **{status: _number(depth, status) for status in JobStatus},
+                **_numbers(depth),
                 "stuck": depth.stuck,
                 "oldest due": None if depth.oldest_due_age is None else f"{duration(depth.oldest_due_age)} ago",
             }
@@ -244,14 +195,23 @@ def _print_depths(access: JobsAccess) -> None:
     )
 
 
-def _number(depth: QueueDepth, status: JobStatus) -> str:
-    return f"{getattr(depth, status):,}{'+' if status in depth.capped else ''}"
+def _numbers(depth: QueueDepth) -> dict[str, str]:
+    numbers = {str(status): _number(getattr(depth, status), is_capped=status in depth.capped) for status in JobStatus}
+    # The due ones are counted first: there may be more only if all that were counted are due.
+    is_due_capped = JobStatus.PENDING in depth.capped and depth.due == depth.pending
+    pending = numbers.pop(JobStatus.PENDING)
+    return {JobStatus.PENDING: pending, "due": _number(depth.due, is_capped=is_due_capped), **numbers}
+
+
+def _number(number: int, *, is_capped: bool) -> str:
+    return f"{number:,}{'+' if is_capped else ''}"
 
 
 def _depth_as_json(depth: QueueDepth) -> dict[str, object]:
     numbers = {str(status): getattr(depth, status) for status in JobStatus}
     return {
         **numbers,
+        "due": depth.due,
         "stuck": depth.stuck,
         "oldest_due_age": depth.oldest_due_age,
         "capped": sorted(depth.capped),
