@@ -155,6 +155,21 @@ async def test_retry_snooze_and_discard_mean_what_they_mean_for_jobs(
     assert [(one.levelname, one.exc_info) for one in failed] == [("WARNING", None)] * 2
 
 
+async def test_errors_beside_a_discard_are_logged(
+    things: Collection, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    fill(things, 1)
+
+    async def handler(claim: Any) -> None:
+        raise ExceptionGroup("several", [OSError("disk"), Discard("hopeless")])
+
+    report = await run_claims(things, OPEN, handler, wait=False)
+    assert report.dead_lettered == 1
+    (beside,) = (one for one in caplog.records if one.message.startswith("beside that"))
+    assert beside.message.endswith(" raised: OSError: disk")
+    assert beside.exc_info
+
+
 async def test_retry_and_snooze_of_a_block_are_raised_there_too(things: Collection, autojump_clock: MockClock) -> None:
     fill(things, 1)
     starts = []

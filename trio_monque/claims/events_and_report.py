@@ -11,7 +11,7 @@ from ..client.event_delivery import EventDelivery
 from ..foreign_errors import is_a
 from ..host.log_lines_of_jobs_and_documents import HostEnd, Reporter
 from ..jobs.error_history import ErrorText, kept_reason, logged_traceback
-from ..jobs.outcomes import CutShort, Discard, Discarded, Failed, Snoozed
+from ..jobs.outcomes import CutShort, Discard, Discarded, Failed, Snoozed, errors_beside
 from ..locks_and_dead_letters import NEVER
 from ..log import logger_of
 from ..safe_text import shown
@@ -137,6 +137,11 @@ class ClaimsReporter(Reporter[HeldDocument, DocumentSettlement, RescuedDocument,
                     exc_info=logged_traceback(error, self._error_text),
                     extra=self.extra_of(held),
                 )
+                for other in errors_beside(settlement.outcome):
+                    text, trace = kept_reason(other, self._error_text), logged_traceback(other, self._error_text)
+                    logger.error(
+                        "beside that, document %s raised: %s", held, text, extra=self.extra_of(held), exc_info=trace
+                    )
                 self.event_delivery.emit(events.DocumentFailed(held.id, held.attempt, error, will_retry=not is_last))
                 if is_last:
                     self._report_dead_letter(held.id, held.attempt, reason)

@@ -8,6 +8,7 @@ the same outcome is turned into another transition from a fresh copy. The handle
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -86,9 +87,15 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Discarded:
-    """A counted attempt, and the last one: the error must not be retried."""
+    """A counted attempt, and the last one: the error must not be retried.
+
+    Attributes:
+        error: The one that decided it.
+        beside: The other errors of the group in which it came. They are only logged.
+    """
 
     error: BaseException
+    beside: Sequence[BaseException] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,3 +117,8 @@ class CutShort:
 
 
 Outcome = Succeeded | Failed | Discarded | Snoozed | CutShort
+
+
+def errors_beside(outcome: object) -> Sequence[BaseException]:
+    """Return the errors that came in one group with the one that decided the outcome, and that nothing else shows."""
+    return outcome.beside if isinstance(outcome, Discarded) else ()

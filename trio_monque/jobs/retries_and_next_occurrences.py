@@ -9,7 +9,7 @@ a wrong date would let a schedule pause silently. `end_of_schedule` then fails t
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -64,15 +64,19 @@ def judged(error: BaseException, policy: RetryPolicy) -> Outcome:
     # Discard first: it is the one explicit word against any further attempt, and a sibling's error must not outvote it.
     for leaf in errors:
         if is_a(leaf, (Discard, *policy.discard_on)):
-            return Discarded(leaf)
+            return _discarded(leaf, errors)
     if errors:
         final = [leaf for leaf in errors if not _is_tried_again(leaf, policy)]
-        return Discarded(final[0]) if final else Failed(error)
+        return _discarded(final[0], errors) if final else Failed(error)
     for leaf in leaves:
         if isinstance(leaf, Retry):
             return Failed(leaf, leaf.after)
     (first, *_) = (leaf for leaf in leaves if isinstance(leaf, Snooze))
     return Snoozed(first)
+
+
+def _discarded(by: BaseException, errors: Sequence[BaseException]) -> Discarded:
+    return Discarded(by, [one for one in errors if one is not by])
 
 
 def _is_tried_again(error: BaseException, policy: RetryPolicy) -> bool:

@@ -155,6 +155,24 @@ async def test_in_a_group_discard_comes_before_errors_before_retry_before_snooze
     assert (job.status, job.fail_count, job.fail_reason) == (status, fail_count, reason)
 
 
+@pytest.mark.parametrize("raised", [Discard("useless"), KeyError("final")])
+async def test_errors_beside_the_one_that_ends_the_job_are_logged_with_their_tracebacks(
+    open_test_scheduler: SchedulerOpener,
+    autojump_clock: MockClock,
+    caplog: pytest.LogCaptureFixture,
+    raised: Exception,
+) -> None:
+    group = ExceptionGroup("several", [ValueError("no"), raised, ExceptionGroup("in it", [OSError("disk")])])
+    job = await job_after_its_first_run(open_test_scheduler, raising(group), discard_on=KeyError)
+    assert job.status is JobStatus.FAILED
+    beside = [one for one in caplog.records if one.message.startswith("beside that")]
+    assert [one.message for one in beside] == [
+        f"beside that, job {job} raised: ValueError: no",
+        f"beside that, job {job} raised: OSError: disk",
+    ]
+    assert all(one.levelname == "ERROR" and one.exc_info for one in beside)
+
+
 @pytest.mark.full
 @pytest.mark.parametrize(
     ("options", "error", "status"),
