@@ -1,7 +1,7 @@
 """A test on asyncio of a schedule whose handler uses pymongo's AsyncMongoClient, over a change of the clocks.
 
 Why it exists: it shows how a test opens a client that belongs to asyncio, and how four nights take milliseconds.
-Run it: `python -m pytest -o trio_mode=false examples/test_nightly_report.py`.
+Run it: `python -m pytest examples/test_nightly_report.py`. In this checkout, add `-o trio_mode=false`.
 """
 
 from collections.abc import AsyncIterator

@@ -1,7 +1,7 @@
 """A test of a workflow on asyncio and on trio: a child is tried again after an hour, which takes milliseconds.
 
 Why it exists: virtual time belongs to trio, but due dates can be skipped on any event loop.
-Run it: `python -m pytest -o trio_mode=false examples/workflows/test_on_asyncio.py`.
+Run it: `python -m pytest examples/workflows/test_on_asyncio.py`. In this checkout, add `-o trio_mode=false`.
 """
 
 from datetime import timedelta

@@ -15,7 +15,7 @@ import pytest
 import trio
 
 from trio_monque import RunningJob, Workers
-from trio_monque.cli.run.target import SelectedNames, WorkerTarget, load_target, workers_of_all
+from trio_monque.cli.run.target import SelectedNames, WorkerTarget, declared_loop, load_target, workers_of_all
 from trio_monque.cli.run.worker_process import FirstError
 from trio_monque.cli.tracebacks import UserCodeError, traceback_for_user
 from trio_monque.errors import MonqueError
@@ -50,6 +50,46 @@ def test_missing_module_without_a_name_is_an_error_of_the_target(folder: Path) -
     with pytest.raises(UserCodeError) as raised:
         load_target("refusing:workers")
     assert str(raised.value.__cause__) == "the extra is missing"
+
+
+FUNCTIONS = """
+from contextlib import asynccontextmanager
+from functools import partial
+from trio_monque import Workers
+
+workers, others = Workers({one}), Workers({other})
+
+@asynccontextmanager
+async def opened(uri):
+    yield workers
+
+def made(extra=None):
+    return workers
+
+of_partial = partial(made, extra=1)
+
+class Made(Workers):
+    pass
+"""
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "loop"),
+    [
+        ("loop='asyncio'", "", "asyncio"),
+        ("loop='asyncio'", "loop='asyncio'", "asyncio"),
+        ("", "loop='trio'", "trio"),
+        ("", "", None),
+        ("loop='asyncio'", "loop='trio'", None),
+    ],
+)
+def test_function_stands_on_the_loop_that_the_workers_of_its_module_declare(
+    folder: Path, one: str, other: str, loop: str | None
+) -> None:
+    (folder / "jobs_of_shop.py").write_text(FUNCTIONS.format(one=one, other=other), encoding="utf-8")
+    for name in ("opened", "made", "of_partial"):
+        assert declared_loop([load_target(f"jobs_of_shop:{name}")]) == loop
+    assert declared_loop([load_target("jobs_of_shop:Made")]) is None
 
 
 def shop() -> Workers[str]:
@@ -258,11 +298,19 @@ async def test_function_with_a_parameter_uri_gets_the_connection_string() -> Non
             await workers_of_all([WorkerTarget("shop:open_workers", other)], stack, "mongodb://h/shop")
     assert given == ["mongodb://mine", "d", "e"]
 
+    def with_both(database: str, uri: str) -> tuple[Workers[str], str]:
+        given.append(f"{database} at {uri}")
+        return shop(), "pool"
+
+    async with AsyncExitStack() as stack:
+        await workers_of_all([WorkerTarget("shop:with_both", with_both)], stack, "mongodb://h/shop", "other")
+    assert given[-1] == "other at mongodb://h/shop"
+
     async def needs_more(uri: str, pool: str) -> Workers[str]:
         return shop()
 
     async with AsyncExitStack() as stack:
         with pytest.raises(
-            MonqueError, match=r"is a value of type function that needs arguments \(it can have uri= only\)"
+            MonqueError, match=r"of type function that needs arguments \(it can have uri= and database= only\)"
         ):
             await workers_of_all([WorkerTarget("shop:needs_more", needs_more)], stack, "mongodb://h/shop")

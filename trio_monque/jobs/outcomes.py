@@ -9,7 +9,7 @@ the same outcome is turned into another transition from a fresh copy. The handle
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -95,7 +95,7 @@ class Discarded:
     """
 
     error: BaseException
-    beside: Sequence[BaseException] = ()
+    beside: Sequence[BaseException] = field(default=(), compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from ..options_and_defaults import SchedulerConfig, SchedulerOptions, scheduler_
 from ..store.driver.types import Database
 from .assembly import Listeners, Parts, assembled
 from .changes import ChangeSource
+from .declared_resources import check_resources
 from .events_and_report import SchedulerReport
 from .running_job import Resources
 from .scheduler_client import SchedulerClient
@@ -106,6 +107,7 @@ def opened_scheduler(
     changes: ChangeSource | None = None,
 ) -> Opened[Scheduler, SchedulerReport]:
     """Make a scheduler, whose handlers run on this loop. It has not started yet."""
+    check_resources(workers, resources)
     parts = assembled(db, workers, resources, listeners, config, loop, changes=changes)
     scheduler = Scheduler(parts)
     parts.running_jobs.serve(scheduler, parts.sources.reports)
@@ -137,7 +139,7 @@ async def open_scheduler(
         db: A `pymongo.database.Database` of a client with room for 21 connections; on asyncio for 31.
         workers: The workers that it runs; they are copied.
         resources: Every handler gets it as `job.resources`, unless its workers have resources of their own
-            (`Workers.with_resources`).
+            (`Workers.with_resources`). Needed for a `Workers[Pool]()`.
         listeners: Event classes and their listeners, which receive all events from the start on.
         options: See SchedulerConfig.
 

@@ -28,6 +28,9 @@ from ..store.job_collection import JobCollection
 AWARE: Final[CodecOptions[Any]] = CodecOptions(tz_aware=True, tzinfo=UTC)
 
 
+NURSERY: Final = "open_job_nursery"
+
+
 class NoDatabaseError(MonqueError, AttributeError):
     """A handler that `run_job` runs asked for something that only a database has.
 
@@ -35,9 +38,11 @@ class NoDatabaseError(MonqueError, AttributeError):
     """
 
     def __init__(self, asked_for: str) -> None:
+        # A nursery starts jobs and waits for them: nothing but a database can stand in for that.
+        or_else = "" if asked_for == NURSERY else "give run_job a stand-in of your own as scheduler=, or "
         super().__init__(
-            f"run_job has no database, so {asked_for} is not there: give run_job a stand-in of your own as "
-            "scheduler=, or run the job against a database, with open_test_scheduler"
+            f"run_job has no database, so {asked_for} is not there: {or_else}run the job against a database, with "
+            "open_test_scheduler"
         )
 
 

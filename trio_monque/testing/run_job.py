@@ -47,7 +47,7 @@ from ..scheduler.worker_settings import WorkerSettings
 from ..scheduler.workers import Workers
 from ..store.driver.database_threads import DatabaseThreads
 from ..store.driver.types import CodecOptions, ObjectId
-from .no_database import AWARE, NoDatabaseError, claimed, context_without_database, new_job, registered
+from .no_database import AWARE, NURSERY, NoDatabaseError, claimed, context_without_database, new_job, registered
 from .recorder import RecordingScheduler
 
 T = TypeVar("T")
@@ -278,7 +278,7 @@ class _StepsOnly:
         self._max_payload_size = config.max_payload_size
 
     async def open_scope(self, run: Run[Job]) -> Asking:
-        raise NoDatabaseError("open_job_nursery")
+        raise NoDatabaseError(NURSERY)
 
     async def store_step(self, run: Run[Job], key: str, value: Any) -> None:
         await trio.lowlevel.checkpoint()

@@ -5,27 +5,29 @@ from __future__ import annotations
 import inspect
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import partial
 from importlib import import_module
+from inspect import Parameter
 from pathlib import Path
-from types import UnionType
-from typing import Annotated, Any, Final, Union, get_args, get_origin
+from typing import Any, Final
 
 import trio
 
 from ...checks import signature_of
 from ...error_types import MonqueError
 from ...safe_text import message_of
+from ...scheduler.declared_resources import resources_needed
 from ...scheduler.workers import Workers, loop_of_all
 from ..tracebacks import UserCodeError
 
 LONGEST_TEXT: Final = 1000
 """Characters of an error in which its kind is looked for."""
 
+_ANY: Final = {"uri": "", "database": ""}
 _EXPECTED: Final = "a Workers, or a function or async context manager that provides Workers or (Workers, resources)"
 
 
@@ -106,22 +108,35 @@ def load_target(name: str) -> WorkerTarget:
 
 
 def declared_loop(targets: Sequence[WorkerTarget]) -> str | None:
-    """Return the event loop that the targets declare, as far as they are Workers; None if none does.
+    """Return the event loop that the targets declare; None if none does.
 
-    A function is called on the loop, so what it gives is known too late. If that declares another loop, the scheduler
-    refuses to start, and names `--loop`.
+    A function is called on the loop, so what it gives is known too late: the Workers of its module stand for it. If it
+    gives others, which declare another loop, the scheduler refuses to start, and names `--loop`.
 
     Raises:
         MonqueError: They declare two.
     """
-    return loop_of_all([target.value for target in targets if isinstance(target.value, Workers)])
+    return loop_of_all([workers for target in targets for workers in _workers_known_of(target)])
 
 
-async def workers_of_all(targets: Sequence[WorkerTarget], stack: AsyncExitStack, uri: str = "") -> Workers[Any]:
+def _workers_known_of(target: WorkerTarget) -> Iterator[Workers[Any]]:
+    if isinstance(target.value, Workers):
+        yield target.value
+    elif callable(target.value):
+        function = target.value.func if isinstance(target.value, partial) else target.value
+        names = getattr(inspect.unwrap(function), "__globals__", {})
+        declaring = [one for one in list(names.values()) if isinstance(one, Workers) and one.loop is not None]
+        if len({one.loop for one in declaring}) == 1:  # Of two kinds, the function may give either.
+            yield declaring[0]
+
+
+async def workers_of_all(
+    targets: Sequence[WorkerTarget], stack: AsyncExitStack, uri: str = "", database: str = ""
+) -> Workers[Any]:
     """Return the workers of all targets, those of each with the resources of their target.
 
     Functions are called, and async context managers entered, in this order: the stack leaves them. One that has a
-    parameter `uri` gets the connection string.
+    parameter `uri` gets the connection string, and one that has a parameter `database` the name of the database.
 
     Raises:
         MonqueError: A target gives something else, or no workers, or two targets have a worker of the same name.
@@ -130,7 +145,7 @@ async def workers_of_all(targets: Sequence[WorkerTarget], stack: AsyncExitStack,
     names: dict[str, str] = {}
     sets: list[Workers[Any]] = []
     for target in targets:
-        workers = await _workers_of(target, stack, uri)
+        workers = await _workers_of(target, stack, {"uri": uri, "database": database})
         if not workers.names:
             raise MonqueError(f"{target.name} has no workers: import the modules that register their handlers")
         for name in workers.names:
@@ -144,14 +159,14 @@ async def workers_of_all(targets: Sequence[WorkerTarget], stack: AsyncExitStack,
     return sets[0].union(*sets[1:])
 
 
-async def _workers_of(target: WorkerTarget, stack: AsyncExitStack, uri: str) -> Workers[Any]:
+async def _workers_of(target: WorkerTarget, stack: AsyncExitStack, known: Mapping[str, str]) -> Workers[Any]:
     given = target.value
     if not isinstance(given, Workers):
         check_usable(target)
         try:
             if callable(given) and not isinstance(given, AbstractAsyncContextManager):
                 # Those that `asynccontextmanager` makes could be called too, to decorate a function.
-                given = given(uri=uri) if _takes_uri(given) else given()
+                given = given(**_taken_by(given, known))
             if inspect.isawaitable(given):
                 given = await given
             if isinstance(given, AbstractAsyncContextManager):
@@ -161,7 +176,7 @@ async def _workers_of(target: WorkerTarget, stack: AsyncExitStack, uri: str) -> 
             raise UserCodeError from error
     match given:
         case Workers():
-            if (needed := _resources_of(given)) is not None:
+            if (needed := resources_needed(given)) is not None:
                 raise MonqueError(
                     f"{target.name} is a Workers[{needed}], and provides no {needed}: name a function or an async "
                     "context manager that provides (workers, resources)"
@@ -172,33 +187,20 @@ async def _workers_of(target: WorkerTarget, stack: AsyncExitStack, uri: str) -> 
     raise MonqueError(f"{target.name} provides a value of type {type(given).__name__}: it must be {_EXPECTED}")
 
 
-def _takes_uri(function: Callable[..., Any]) -> bool:
-    if isinstance(function, partial) and "uri" in function.keywords:
-        return False  # Its author has given it one.
+def _taken_by(function: Callable[..., Any], known: Mapping[str, str]) -> dict[str, str]:
+    """Return those of the known values for which the function has a parameter."""
     try:
-        parameter = signature_of(function).parameters.get("uri")
+        parameters = signature_of(function).parameters
     except (TypeError, ValueError):  # Some builtins have no signature.
-        return False
-    return parameter is not None and parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
-
-
-def _resources_of(workers: Workers[Any]) -> str | None:
-    """The type of the resources that `Workers[Pool]()` names; None if there are none, or they may be missing."""
-    arguments = getattr(getattr(workers, "__orig_class__", None), "__args__", (None,))
-    (named,) = arguments
-    return None if _may_be_missing(named) else str(getattr(named, "__name__", named))
-
-
-def _may_be_missing(named: Any) -> bool:
-    """Whether None is a value of this type. If that cannot be known, as of a name in quotes, it is taken to be one."""
-    if named in (None, type(None), Any, object):
-        return True
-    origin = get_origin(named)
-    if origin is Annotated:
-        return _may_be_missing(named.__origin__)
-    if origin in (Union, UnionType):
-        return any(map(_may_be_missing, get_args(named)))
-    return not isinstance(named if origin is None else origin, type)
+        return {}
+    # The author of a partial has given it some already.
+    own = function.keywords if isinstance(function, partial) else {}
+    by_name = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
+    return {
+        name: value
+        for name, value in known.items()
+        if name in parameters and parameters[name].kind in by_name and name not in own
+    }
 
 
 def _explain_loop(error: Exception) -> None:
@@ -221,12 +223,12 @@ def check_usable(target: WorkerTarget) -> None:
     problem = f"is a value of type {type(target.value).__name__}"
     if callable(target.value):
         try:
-            signature_of(target.value).bind(**({"uri": ""} if _takes_uri(target.value) else {}))
+            signature_of(target.value).bind(**_taken_by(target.value, _ANY))
             return
         except ValueError:  # Some builtins have no signature.
             return
         except TypeError:
-            problem += " that needs arguments (it can have uri= only)"
+            problem += " that needs arguments (it can have uri= and database= only)"
     raise MonqueError(f"{target.name} {problem}: it must be {_EXPECTED}")
 
 

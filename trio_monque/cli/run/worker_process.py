@@ -77,7 +77,8 @@ async def _run(
     report: SchedulerReport | None = None
     first = FirstError()
     async with first.raised_at_last(), AsyncExitStack() as stack, first.noted():
-        workers = work.selection.of(await workers_of_all(targets, stack, work.connection.uri), ", ".join(work.targets))
+        given = await workers_of_all(targets, stack, work.connection.uri, db.name)
+        workers = work.selection.of(given, ", ".join(work.targets))
         # Not if the program has set the collector itself.
         if work.tunes_memory and gc.isenabled() and gc.get_threshold() == thresholds:
             tune_garbage_collector()
