@@ -156,6 +156,14 @@ def test_dead_instance(doctor: Doctor, db: Database) -> None:
     )
 
 
+def test_dead_instances_are_one_finding(doctor: Doctor, db: Database) -> None:
+    for name, ago in (("w1", 900), ("w2", 600), ("w3", 1200), ("w4", 0)):
+        enter(db, name, "send", heartbeat_ago=ago)
+    (sentence,) = doctor.looks().sentences("dead-instance")
+    assert sentence.startswith("Instance w2 (process 4711")
+    assert sentence.endswith("cannot reach the database. Also: w1, w3.")
+
+
 def test_plain_handlers_beyond_their_time_limit(doctor: Doctor, db: Database) -> None:
     enter(db, "w1", "mail", "hang", overdue_by_name={"hang": 1})
     enter(db, "w2", "mail", "hang", overdue_by_name={"hang": 4, "mail": 1})

@@ -10,6 +10,7 @@ import pytest
 
 from tests.support.programs import uri_of_database
 from tests.support.store import claim_due, handle, insert, stamp
+from trio_monque import Monque
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.jobs.job import Job
 from trio_monque.store.driver.types import Database
@@ -155,6 +156,21 @@ def test_names_whose_jobs_hold_all_slots_are_named(
     (sentence,) = found.sentences("slots-taken")
     named = f" ({', '.join(map(repr, expected))})" if expected else ""
     assert sentence.endswith(f"jobs of other names{named} hold all slots of the instances that run it.")
+
+
+def test_all_names_that_wait_for_the_same_slots_are_one_finding(doctor: Doctor, db: Database) -> None:
+    for name, ago in (("export", 600), ("import", 900), ("mail", 5), ("paused", 5), ("elsewhere", 600)):
+        job = insert(handle(db), name)
+        db["monque_jobs"].update_one({"_id": job.id}, {"$set": {"nextRunAt": now() - timedelta(seconds=ago)}})
+    Monque(db).sync.pause("paused")
+    names = ("export", "import", "mail", "paused", "report")
+    enter(db, "worker-1", *names, slots=2, held=2, held_by_name={"report": 2})
+    enter(db, "worker-2", "elsewhere", "zip", slots=1, held=1, held_by_name={"zip": 1})
+    found = doctor.looks()
+    taken = {one["fields"]["name"]: one["fields"]["also"] for one in found.findings if one["kind"] == "slots-taken"}
+    assert taken == {"import": ["export", "mail"], "elsewhere": []}
+    (sentence,) = (one for one in found.sentences("slots-taken") if "'import'" in one)
+    assert sentence.endswith("instances that run it. Also waiting: 'export', 'mail'.")
 
 
 def test_free_slot_of_one_of_two_instances_leaves_it_at_not_starting(doctor: Doctor, db: Database) -> None:

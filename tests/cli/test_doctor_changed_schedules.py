@@ -42,7 +42,7 @@ def test_schedule_that_a_declaration_has_changed_is_noted_for_a_day(doctor: Doct
     (sentence,) = found.sentences("changed-schedule")
     assert re.fullmatch(
         r"Schedules named 'report' whose times a declaration has changed in the last day, without a new version: 1; "
-        rf"the last one \(job {changed.id}, with the key 'daily'\) at 20..-..-.. ..:..:..Z, from "
+        rf"the last one \(job {changed.id}, with the key 'daily'\) at 20..-..-.. ..:..:..Z by process \d+ on .+, from "
         r"0 9 \* \* \* \(UTC\) to 0 9 \* \* 5 \(Europe/Berlin\)\.",
         sentence,
     )

@@ -14,6 +14,7 @@ from tests.support.jobs_in_memory import with_flat
 from trio_monque.cli.jobs.why_not_now import sentences_of
 from trio_monque.diagnosis.reasons import Circumstances, no_instance_runs, reasons_of
 from trio_monque.jobs.claim_stamps_and_fences import ClaimStamp
+from trio_monque.jobs.error_history import MOST_ERRORS
 from trio_monque.jobs.instance import MOST_NAMES, Instance, LastBlock
 from trio_monque.jobs.job import Job, JobStatus
 from trio_monque.jobs.job_parts import NO_CLAIM, ChildOf, NurseryScope
@@ -419,7 +420,19 @@ LIMIT: Final = {"start_by": ago(30), "fail_reason": "start_by: not started by 20
 RETRY: Final = f"`trio-monque retry {ID}` runs it"
 AGAIN: Final = f"{RETRY} again, with all its attempts"
 ENDED: Final = {
-    "completed": (a_job("completed"), "It has completed."),
+    "completed": (a_job("completed", attempts=1), "It has completed."),
+    "completed after failures": (a_job("completed", attempts=3, fail_count=2), "It has completed."),
+    "completed after a death": (
+        a_job("completed", attempts=3, fail_count=1),
+        (
+            "It has completed. 1 earlier attempt left no failure: the process died, or the run was released, snoozed "
+            "or cancelled."
+        ),
+    ),
+    "completed after more failures than are kept": (
+        a_job("completed", attempts=9, errors=[{}] * MOST_ERRORS),
+        "It has completed.",
+    ),
     "failed": (a_job("failed"), f"It has failed: {AGAIN}."),
     "cancelled": (a_job("cancelled"), f"It was cancelled: {AGAIN}."),
     "failed, as no worker can read its data": (

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import socket
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -21,6 +23,8 @@ from trio_monque.errors import InvalidCronError, InvalidOptionError
 from trio_monque.jobs.job_parts import Schedule
 from trio_monque.store.driver.types import Collection, Database
 from trio_monque.testing import start_virtual_time
+
+DECLARER = f"process {os.getpid()} on {socket.gethostname()}"
 
 
 def setting(jobs: Collection, fields: dict[str, Any]) -> Callable[[], None]:
@@ -92,7 +96,9 @@ async def test_update_brings_a_pending_schedule_up_to_date(
     first = await declare("0 9 * * *", "report", "old", timezone="Asia/Tokyo", on_exhausted="fail")
     await trio.sleep(1)
     job = await declare("30 10 * * *", "report", None)
-    changed = Schedule(cron="30 10 * * *", changed_from="0 9 * * * (Asia/Tokyo)", changed_at=job.updated_at)
+    changed = Schedule(
+        cron="30 10 * * *", changed_from="0 9 * * * (Asia/Tokyo)", changed_at=job.updated_at, changed_by=DECLARER
+    )
     assert (job.id, job.schedule, job.data) == (first.id, changed, None)
     assert (job.next_run_at.hour, job.next_run_at.minute) == (10, 30)
     assert job.internals.rev == 1  # A client that read a copy before can see that it is stale.
@@ -142,6 +148,7 @@ async def test_declaration_of_other_times_notes_what_it_changed_until_the_next_o
     daily = declare("0 10 * * *", "report", "old")
     assert daily.schedule is not None
     assert (daily.schedule.changed_from, daily.schedule.changed_at) == ("0 9 * * * (UTC)", daily.updated_at)
+    assert daily.schedule.changed_by == DECLARER
     # Other data, or the same declaration again, does not change the times.
     for data in ("new", "new"):
         job = declare("0 10 * * *", "report", data)

@@ -62,7 +62,7 @@ USUAL: Mapping[str, st.SearchStrategy[Any]] = {
     **dict.fromkeys(
         ("name", "fail_reason", "unique_key", "schedule.cron", "schedule.timezone", "internals.receipt"), WORDS
     ),
-    "schedule.changed_from": WORDS,
+    **dict.fromkeys(("schedule.changed_from", "schedule.changed_by"), WORDS),
     **dict.fromkeys(("claim.by", "claim.token"), WORDS),
     "status": st.sampled_from(["pending", "processing", "completed", "failed", "cancelled"]),
     **dict.fromkeys(

@@ -24,6 +24,8 @@ EVERY_VALUE: Final = {
     "names": ["a", "b"],
     "others": [],
     "repair": None,
+    "also": ["c"],
+    "declared_by": "w1",
     "members": {"a:1": "PRIMARY"},
     "similar": None,
     "since": None,

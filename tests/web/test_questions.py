@@ -212,6 +212,7 @@ SAMPLE: Final = {
     "at": AT,
     "because": "retry",
     "by": "w1",
+    "cut_short": 0,
     "deaths": 2,
     "failures": 1,
     "held": 0,
@@ -252,7 +253,7 @@ def test_each_documented_kind_has_a_sentence() -> None:
             {"is_capped": True, "ahead": 0},
             {"similar": None, "is_ours": False, "since": None, "start_by": None},
             {"handler": None, "is_over": True, "is_unreadable": True, "parent": None},
-            {"is_held": False, "is_late": True, "overdue": 2},
+            {"is_held": False, "is_late": True, "overdue": 2, "cut_short": 1},
         ):
             sentence = sentence_of(Reason(kind, {**SAMPLE, **changed}))
             assert sentence[0].isupper() or sentence[0].isdigit(), sentence

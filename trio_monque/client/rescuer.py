@@ -54,7 +54,7 @@ MOST_SENDINGS: Final = 3
 SEND_AGAIN_AFTER: Final = 0.2
 
 MOST_NAMED: Final = 10
-MOST_JOBS_OF_A_HOLDER: Final = 3
+MOST_JOBS_OF_A_HOLDER: Final = 10
 """Jobs that the line of a rescue names for each holder: it has ten holders at most."""
 MOST_OF_A_NAME: Final = 100
 """Characters of the name of a job in that line."""

@@ -9,6 +9,8 @@ in between, it matches nothing, and the comparison starts again.
 from __future__ import annotations
 
 import logging
+import os
+import socket
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime
@@ -131,7 +133,7 @@ def _declared(context: ClientContext, draft: Draft, on_conflict: str) -> Job:
         if _is_newer(job, declared):
             _log_kept(job, declared)
             return job
-        change = _change(job, declared, now)
+        change = _change(job, declared, now, _declarer(context))
         try:
             before = job_changes.apply_if_allowed(context.jobs, change)
         except MonqueConnectionError as error:
@@ -209,8 +211,12 @@ def _content(job: Job) -> tuple[Schedule | None, Mapping[str, str]]:
     return Schedule(cron=schedule.cron, timezone=timezone, on_exhausted=on_exhausted), job.meta
 
 
-def _change(job: Job, declared: Job, now: datetime) -> Transition:
-    content = {"schedule": _schedule_after(job, declared, now), "meta": declared.meta or None, "data": declared.data}
+def _change(job: Job, declared: Job, now: datetime, by: str) -> Transition:
+    content = {
+        "schedule": _schedule_after(job, declared, now, by),
+        "meta": declared.meta or None,
+        "data": declared.data,
+    }
     if job.status is JobStatus.PROCESSING:
         return transitions.update_claimed(job, now, **content)
     # If the times of the schedule are the same, the due date stays: it may be that of a retry, or one that a caller
@@ -221,16 +227,22 @@ def _change(job: Job, declared: Job, now: datetime) -> Transition:
     return replace(change, guard={**change.guard, "next_run_at": job.next_run_at})
 
 
-def _schedule_after(job: Job, declared: Job, now: datetime) -> Schedule | None:
+def _declarer(context: ClientContext) -> str:
+    return context.instance_id or f"process {os.getpid()} on {socket.gethostname()}"
+
+
+def _schedule_after(job: Job, declared: Job, now: datetime, by: str) -> Schedule | None:
     """Return the declared schedule, with what a declaration changed last."""
     before, after = job.schedule, declared.schedule
     if before is None or after is None:
         return after
     if _times_of(job) == _times_of(declared):
-        return replace(after, changed_from=before.changed_from, changed_at=before.changed_at)
+        return replace(
+            after, changed_from=before.changed_from, changed_at=before.changed_at, changed_by=before.changed_by
+        )
     if _is_newer(declared, job):
         return after  # That is decided: an older release does not change it back.
-    return replace(after, changed_from=before.in_words, changed_at=now)
+    return replace(after, changed_from=before.in_words, changed_at=now, changed_by=by)
 
 
 def _times_of(job: Job) -> tuple[str, str] | None:

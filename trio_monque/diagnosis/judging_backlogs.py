@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
+from ..jobs.failure_groups import group_by
 from ..jobs.instance import MOST_NAMES, Instance, similar_name
 from ..store.reads.diagnosis.backlog import Backlog
 from ..store.reads.diagnosis.caps import Count
@@ -14,12 +15,39 @@ from .facts import JobFacts
 from .findings import Finding, found
 
 MOST_NAMES_IN_THE_WAY: Final = 3
+MOST_NAMES_ALSO: Final = 10
+"""Other names that a finding lists because they wait for the same slots."""
 
 LATE: Final = 60.0
 """Seconds that a job may be due before its name counts as one with a backlog."""
 
 
-def judge_backlog(backlog: Backlog, facts: JobFacts, live: Sequence[Instance]) -> Iterator[Finding]:
+def judge_backlogs(facts: JobFacts, live: Sequence[Instance]) -> Iterator[Finding]:
+    """Yield what is wrong with the pending jobs of each name; first what keeps names waiting, as one finding."""
+    findings = [one for backlog in facts.backlogs for one in _judge_backlog(backlog, facts, live)]
+    waiting = [one for one in findings if one.kind == "slots-taken"]
+    for alike in group_by(waiting, lambda one: tuple(one.values["names"])):
+        worst = max(alike, key=lambda one: one.values["ago"])
+        late = {one.values["name"] for one in alike}
+        also = late | set(_names_soon_late(facts, live, worst.values["names"]))
+        yield found("slots-taken", **worst.values, also=sorted(also - {worst.values["name"]})[:MOST_NAMES_ALSO])
+    yield from (one for one in findings if one.kind != "slots-taken")
+
+
+def _names_soon_late(facts: JobFacts, live: Sequence[Instance], in_the_way: Sequence[str]) -> Iterator[str]:
+    """Yield the names whose due jobs wait for the same slots, and not yet for long."""
+    for one in facts.backlogs:
+        is_soon_late = one.due and one.name not in facts.paused and facts.ago(one.oldest) <= LATE
+        has_no_slot = not _runs_of(one.name, facts) and _are_slots_taken(one.name, live)
+        if is_soon_late and has_no_slot and list(in_the_way) == list(_names_in_the_way(one.name, live)):
+            yield one.name
+
+
+def _runs_of(name: str, facts: JobFacts) -> Mapping[str | None, RunsOfName]:
+    return {one.instance_id: one.by_name[name] for one in facts.holders if name in one.by_name}
+
+
+def _judge_backlog(backlog: Backlog, facts: JobFacts, live: Sequence[Instance]) -> Iterator[Finding]:
     """Yield what is wrong with the pending jobs of one name."""
     name = backlog.name
     if (pause := facts.paused.get(name)) is not None:
@@ -44,7 +72,7 @@ def judge_backlog(backlog: Backlog, facts: JobFacts, live: Sequence[Instance]) -
 def _judge_late(backlog: Backlog, facts: JobFacts, live: Sequence[Instance]) -> Finding:
     name = backlog.name
     late = {"name": name, "due": backlog.due, "ago": facts.ago(backlog.oldest)}
-    runs = {one.instance_id: one.by_name[name] for one in facts.holders if name in one.by_name}
+    runs = _runs_of(name, facts)
     # A job that was claimed within the last minute shows that jobs of the name start. Of more running jobs than are
     # looked at, one of the others may have been.
     is_known = not any(one.held.is_capped for one in facts.holders)

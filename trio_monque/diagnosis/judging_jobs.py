@@ -22,7 +22,7 @@ from ..store.reads.diagnosis.jobs import MANY_FAILURES, TroubledJob
 from .facts import JobFacts
 from .failing_names import failing_names
 from .findings import Finding, found
-from .judging_backlogs import judge_backlog
+from .judging_backlogs import judge_backlogs
 from .reasons import BLOCKED_LATELY
 
 MOST_BROKEN_NAMED: Final = 10
@@ -38,17 +38,12 @@ def judge_jobs(facts: JobFacts) -> Iterator[Finding]:
     is_alone = not live and not works_elsewhere
     if is_alone and pending:
         yield found("no-instance", pending=pending)
-    for instance in facts.instances:
-        if not instance.is_live:
-            ago = facts.ago(instance.last_heartbeat)
-            yield found("dead-instance", instance=instance.id, pid=instance.pid, host=instance.host, ago=ago)
+    yield from _judge_dead(facts)
     yield from _judge_overdue(facts, live)
     yield from _judge_loops(facts, live)
     for holder in facts.holders:
         yield from _judge_holder(holder, facts, is_alone=is_alone)
-    waiting = [one for backlog in facts.backlogs for one in judge_backlog(backlog, facts, live)]
-    # What keeps others waiting comes first: its name has a backlog itself.
-    yield from sorted(waiting, key=lambda one: one.kind != "slots-taken")
+    yield from judge_backlogs(facts, live)
     if facts.unused is not None and not any(facts.unused in one.names for one in live):
         yield found("no-such-name", name=facts.unused, similar=similar_name(facts.unused, live))
     for values in failing_names(facts.recent):
@@ -56,12 +51,21 @@ def judge_jobs(facts: JobFacts) -> Iterator[Finding]:
     yield from _judge_troubled(facts)
     for unstarted in facts.unstarted:
         obstacle, job = _obstacle(unstarted.name, facts, live), str(unstarted.example)
-        yield found("not-started-in-time", name=unstarted.name, count=unstarted.count, job=job, obstacle=obstacle)
+        values = {"count": unstarted.count, "job": job, "ago": facts.ago(unstarted.at), "obstacle": obstacle}
+        yield found("not-started-in-time", name=unstarted.name, **values)
     for owed in facts.owed:
         yield found("owed-follow-ups", name=owed.name, count=owed.count, ago=facts.ago(owed.since))
     yield from _judge_schedules(facts)
     yield from _judge_put_off(facts)
     yield from _judge_documents(facts)
+
+
+def _judge_dead(facts: JobFacts) -> Iterator[Finding]:
+    dead = sorted((one for one in facts.instances if not one.is_live), key=lambda one: one.last_heartbeat, reverse=True)
+    if dead:
+        last, others = dead[0], [one.id for one in dead[1:]]
+        ago = facts.ago(last.last_heartbeat)
+        yield found("dead-instance", instance=last.id, pid=last.pid, host=last.host, ago=ago, others=others)
 
 
 def _obstacle(name: str, facts: JobFacts, live: Sequence[Instance]) -> str | None:
@@ -123,6 +127,7 @@ def _judge_schedules(facts: JobFacts) -> Iterator[Finding]:
             at=latest.at,
             before=latest.before,
             after=latest.after,
+            declared_by=latest.by,
         )
 
 

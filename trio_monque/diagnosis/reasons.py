@@ -10,6 +10,7 @@ from typing import Any, Final
 from ..error_types import UnreadablePayloadError
 from ..jobs.claim_stamps_and_fences import is_ours, last_sign_of_life
 from ..jobs.claimable import was_unstarted
+from ..jobs.error_history import MOST_ERRORS
 from ..jobs.instance import LIVE_FOR_BEATS, Instance, clamped, may_run, similar_name
 from ..jobs.job import Job, JobStatus, deaths_of, is_resumed
 from ..jobs.job_parts import NO_CLAIM
@@ -70,7 +71,14 @@ def reasons_of(job: Job, about: Circumstances) -> Sequence[Reason]:
             start_by = job.limits.start_by if was_unstarted(job) else None
             return [Reason("cancelled", {"is_recurring": job.schedule is not None, "start_by": start_by})]
         case JobStatus.COMPLETED:
-            return [Reason("completed")]
+            return [Reason("completed", {"cut_short": _attempts_cut_short(job)})]
+
+
+def _attempts_cut_short(job: Job) -> int:
+    """Return how many attempts before the one that completed the job have left no failure, as far as that is known."""
+    # A recurring job, and one whose first failures are not kept, have more attempts than their documents explain.
+    is_known = job.schedule is None and len(job.errors) < MOST_ERRORS
+    return max(0, job.attempts - 1 - max(job.fail_count, len(job.errors))) if is_known else 0
 
 
 def _why_pending(job: Job, about: Circumstances) -> Iterator[Reason]:

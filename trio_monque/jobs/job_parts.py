@@ -51,6 +51,7 @@ class Schedule:
         changed_from: The expression and the time zone that it had before the last declaration that changed them, such
             as "0 9 * * * (UTC)". None if there was none, or if a higher `version` decided it. Only for operators.
         changed_at: When that was.
+        changed_by: The instance that declared it, or the process of another client.
     """
 
     cron: str
@@ -59,6 +60,7 @@ class Schedule:
     on_exhausted: str | None = None
     changed_from: str | None = None
     changed_at: datetime | None = None
+    changed_by: str | None = None
 
     @property
     def in_words(self) -> str:

@@ -95,7 +95,7 @@ class JobReporter(Reporter[Job, JobSettlement, Rescued, SchedulerReport]):
         if end.unfinished:
             logger.error(
                 "shut down before some jobs were settled or released (%d); "
-                "other workers take them when their leases expire: %s",
+                "other workers rescue them when their leases expire: %s",
                 len(end.unfinished),
                 named(end.unfinished),
             )

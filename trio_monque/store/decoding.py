@@ -33,7 +33,8 @@ _USUAL: Final = cast(
             (ObjectId, ("id", "follows", "again.call")),
             (ObjectId, ("nursery.id", "child.scope", "child.parent", "internals.last_scope")),
             (str, ("name", "status", "fail_reason", "unique_key", "schedule.cron", "schedule.timezone")),
-            (str, ("claim.by", "claim.token", "internals.receipt", "schedule.changed_from")),
+            (str, ("claim.by", "claim.token", "internals.receipt")),
+            (str, ("schedule.changed_from", "schedule.changed_by")),
             (datetime, _DATES),
             (int, ("fail_count", "attempts", "rescues", "internals.rev", "limits.max_attempts", "schedule.version")),
             (int, ("claim.heartbeat_interval",)),
@@ -182,7 +183,7 @@ def _history(stored: Any) -> list[Mapping[str, Any]]:
 
 
 # Only people read these, and nothing depends on them: a job runs whatever they hold.
-_SHOWN: Final = ("fail_reason", "internals.receipt", "schedule.changed_from")
+_SHOWN: Final = ("fail_reason", "internals.receipt", "schedule.changed_from", "schedule.changed_by")
 
 _OF_NURSERIES: Final[Mapping[str, tuple[type, ...]]] = {
     **dict.fromkeys(("nursery.id", "child.scope", "child.parent", "internals.last_scope"), (ObjectId,)),

@@ -39,6 +39,7 @@ FIELD: Final[Mapping[str, str]] = {
     "schedule.version": "scheduleVersion",
     "schedule.changed_from": "scheduleChangedFrom",
     "schedule.changed_at": "scheduleChangedAt",
+    "schedule.changed_by": "scheduleChangedBy",
     "limits.timeout": "timeout",
     "limits.max_attempts": "maxRetries",
     "limits.max_rescues": "maxRescues",

@@ -15,6 +15,7 @@ from trio_monque.errors import InvalidCronError, InvalidOptionError, WorkerRegis
 from trio_monque.store.driver.types import Collection
 from trio_monque.testing import SchedulerOpener, drain, quiesce, start_virtual_time
 
+INSTANCE = "report-1"
 START = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
 
@@ -65,11 +66,12 @@ async def test_the_next_start_brings_it_up_to_date(
     async with open_test_scheduler(declared("0 9 * * *", data="old")):
         pass
     (before,) = await monque.get_jobs()
-    async with open_test_scheduler(declared("@daily", timezone="Asia/Tokyo", data="new")):
+    async with open_test_scheduler(declared("@daily", timezone="Asia/Tokyo", data="new"), instance_id=INSTANCE):
         pass
     (after,) = await monque.get_jobs()
     assert after.id == before.id
     assert after.schedule is not None
+    assert after.schedule.changed_by == INSTANCE
     assert (after.schedule.cron, after.schedule.timezone, after.data) == ("0 0 * * *", "Asia/Tokyo", "new")
     assert after.next_run_at.hour == 15  # Midnight in Tokyo.
 

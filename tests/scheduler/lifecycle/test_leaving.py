@@ -382,7 +382,7 @@ async def test_plain_handler_that_does_not_end_keeps_its_claim_and_is_named_in_t
     assert scheduler.report is not None
     assert [job.name for job in scheduler.report.unfinished] == ["stuck"]
     assert jobs.count_documents({"status": "processing", "claimedBy": scheduler.id}) == 1
-    assert "other workers take them when their leases expire: stuck" in caplog.text
+    assert "other workers rescue them when their leases expire: stuck" in caplog.text
 
 
 async def test_two_schedulers_in_one_program_end_independently(

@@ -59,6 +59,13 @@ class NamesInBrackets(list[str]):
         return f" ({', '.join(map(repr, self))})" if self else ""
 
 
+class AlsoWaiting(list[str]):
+    """Names: a list in JSON, and a sentence behind others."""
+
+    def __format__(self, _spec: str) -> str:
+        return f" Also waiting: {', '.join(map(repr, self))}." if self else ""
+
+
 class OtherIds(list[str]):
     """Ids: a list in JSON, and a sentence behind others."""
 
@@ -146,7 +153,7 @@ _OWN_TEXTS: Final[Mapping[str, Callable[[Mapping[str, Any]], dict[str, Any]]]] =
     "blocked-loop": _of_block,
     "stuck-jobs": _of_stuck_jobs,
     "long-runs": lambda one: {"since": moment(one["since"])},
-    "slots-taken": lambda one: {"names": NamesInBrackets(one["names"])},
+    "slots-taken": lambda one: {"names": NamesInBrackets(one["names"]), "also": AlsoWaiting(one["also"])},
     "no-primary": _of_members,
     "no-majority": _of_members,
     "clock-off": _of_clocks,
@@ -155,7 +162,12 @@ _OWN_TEXTS: Final[Mapping[str, Callable[[Mapping[str, Any]], dict[str, Any]]]] =
     "nearly-full-document": _of_size,
     "many-streams": lambda one: {"writes": f"{one['writes']:,.0f}", "percent": f"{one['share']:.0%}"},
     "ended-schedule": lambda one: {"at": moment(one["at"]), "schedule": _schedule_of(one)},
-    "changed-schedule": lambda one: {"at": moment(one["at"]), "schedule": _schedule_of(one)},
+    "changed-schedule": lambda one: {
+        "at": moment(one["at"]),
+        "schedule": _schedule_of(one),
+        "declarer": "" if one["declared_by"] is None else f" by {one['declared_by']}",
+    },
+    "dead-instance": lambda one: {"others": OtherIds(one["others"])},
     "put-off-key": lambda one: {"at": moment(one["at"])},
     "jobs-elsewhere": lambda one: {"databases": ", ".join(one["databases"])},
     "unknown-name": lambda one: {

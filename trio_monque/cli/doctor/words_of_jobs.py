@@ -17,10 +17,10 @@ WORDS_OF_JOBS: Final = (
     KindWords(
         "dead-instance",
         "Instance {instance} (process {pid} on {host}) sent its last heartbeat {ago} ago: it died, is frozen, or "
-        "cannot reach the database.",
-        "Check that process, and start another one if it is gone. Live instances rescue its jobs within a lease. One "
-        "of them removes its entry when it has seen no heartbeat for ten of its intervals, counted from its own start "
-        "at the earliest; while no instance is alive, the entry stays.",
+        "cannot reach the database.{others}",
+        "Check that process, and start another one if it is gone (`--processes` does that by itself). Live instances "
+        "rescue its jobs within a lease. One of them removes its entry when it has seen no heartbeat for ten of its "
+        "intervals, counted from its own start at the earliest; while no instance is alive, the entry stays.",
     ),
     KindWords(
         "overdue-threads",
@@ -29,23 +29,27 @@ WORDS_OF_JOBS: Final = (
         'The log of {instance} has their stacks: look for "is still running although its run was cancelled". Set a '
         "timeout on the call that they wait for, shorter than the `timeout` of the worker. Restarting the process "
         "frees the slots: first cancel the jobs that still have such a run (`trio-monque jobs --name {quoted} "
-        "--status processing`), or they run again. A second signal ends the process without waiting for other runs.",
+        "--status processing`), or they run again. They stay `processing` until another instance has seen no "
+        "heartbeat for a lease, and are cancelled then. A second signal ends the process without waiting for other "
+        "runs.",
     ),
     KindWords(
         "blocked-loop",
         "{culprit} blocked the event loop of {instance} for {seconds} or longer, seen last {ago} ago. Times that its "
         "loop was blocked for longer than a second since its start: {times}.",
-        "Now: give the name a worker process of its own (restart the others with `--except NAME`, and start one with "
-        "`--only NAME`), or pause the name and restart the process. The log of {instance} has the frames: look for "
-        '"is blocked for". Make the handler a plain function, which runs in a thread, or make the blocking call in a '
-        "thread. While a loop is blocked, no job starts on it; on trio, no claim is renewed either.",
+        "Now, if other names wait for it: give the name a worker process of its own (restart the others with "
+        "`--except NAME`, and start one with `--only NAME`), or pause the name and restart the process. The log of "
+        '{instance} has the frames: look for "is blocked for". Make the handler a plain function, which runs in a '
+        "thread, or make the blocking call in a thread. While a loop is blocked, no job starts on it; on trio, no "
+        "claim is renewed either.",
     ),
     KindWords(
         "stuck-jobs",
         "Jobs stuck in `processing`: {count}. Their holder {instance} has not renewed its claims for {silent}: "
         "{reason} (for example job {job}).",
-        "{start}A live instance makes them pending again when it has seen no renewal for {lease}. If the process "
-        "still exists, find out why it is stuck: it may be stopped, suspended, or cut off from the network.",
+        "{start}A live instance makes them pending again (or ends those that were cancelled) when it has seen no "
+        "renewal for {lease}. If the process still exists, find out why it is stuck: it may be stopped, suspended, or "
+        "cut off from the network.",
     ),
     KindWords(
         "no-holder",
@@ -89,11 +93,11 @@ WORDS_OF_JOBS: Final = (
     KindWords(
         "slots-taken",
         "Due jobs named {name!r}: {due}; the oldest has waited {ago}. No job of this name is running: jobs of other "
-        "names{names} hold all slots of the instances that run it.",
+        "names{names} hold all slots of the instances that run it.{also}",
         "Look at what they do: `trio-monque jobs --status processing`. Now: `trio-monque pause NAME` lets no more of "
         "them start. So that they cannot hold all slots, lower the `concurrency` of their workers below that of the "
-        "scheduler, give this worker a higher `priority`, or start more worker processes (`--only` runs one with this "
-        "name alone).",
+        "scheduler, give this worker a higher `priority`, or start another worker process that leaves out the names "
+        "with all the slots (`--except`).",
     ),
     KindWords(
         "long-runs",
@@ -158,7 +162,7 @@ WORDS_OF_JOBS: Final = (
     KindWords(
         "not-started-in-time",
         "Jobs named {name!r} that were cancelled in the last day because no run began before their `start_by`: "
-        "{count} (for example job {job}).{obstacle}",
+        "{count}, the last one {ago} ago (for example job {job}).{obstacle}",
         "Find out why they waited: no worker ran, none had a free slot, or its event loop was blocked "
         "(`blocked-loop`). `trio-monque retry {job}` runs one after all, without its limit; for all, `trio-monque "
         "retry --name {quoted} --status cancelled --fail-reason-prefix start_by`.",
@@ -193,7 +197,7 @@ WORDS_OF_JOBS: Final = (
     KindWords(
         "changed-schedule",
         "Schedules named {name!r} whose times a declaration has changed in the last day, without a new version: "
-        "{count}; the last one ({schedule}) at {at}, from {before} to {after}.",
+        "{count}; the last one ({schedule}) at {at}{declarer}, from {before} to {after}.",
         "If a new release did that, there is nothing to do. If an older release did, start its processes with the new "
         "release: the last one that starts decides. A run that was missed: `trio-monque reschedule {job} now`. For "
         "the future, give each declaration a version.",

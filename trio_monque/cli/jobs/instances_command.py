@@ -29,8 +29,8 @@ def instances(access: JobsAccess) -> int:
     """List the scheduler instances that work on these jobs, each as of its last heartbeat, and the paused names.
 
     `held` counts the running jobs themselves: it is right before the first heartbeat, and for a process that died.
-    The numbers behind the names are those of the last heartbeat. `library` is the version of this library, not that of
-    your program; with --json it is `version`.
+    The numbers behind the names of a live one are those of the last heartbeat. `library` is the version of this
+    library, not that of your program; with --json it is `version`.
 
     An instance that shut down normally has no entry. One that is dead keeps its entry until another instance has seen
     no heartbeat for ten of its intervals, five minutes by default. Monque for Node works without entries.
@@ -77,7 +77,7 @@ def _names(one: Instance) -> str:
 
 def _held_of(one: Instance, name: str) -> str:
     held = one.held_by_name.get(name)
-    if held is None:
+    if held is None or not one.is_live:  # Behind `held`, a number of before its death would contradict it.
         return ""
     return f" ({held}, no free slot)" if one.is_full_for(name) else f" ({held})"
 

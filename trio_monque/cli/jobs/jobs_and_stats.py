@@ -16,6 +16,7 @@ from ...jobs.job_query import JobFilter
 from ...jobs.views import QueueDepth
 from ...safe_text import one_line
 from ...store.jobs.job_json import job_as_json
+from ...store.reads.diagnosis.documents import has_undated
 from ..exit_statuses import SUCCEEDED
 from ..output import duration, moment, print_json, print_records, since, warn
 from ..parameters import LENGTH
@@ -193,6 +194,8 @@ def _print_depths(access: JobsAccess) -> None:
         ],
         f"no jobs in {access.name}",
     )
+    if has_undated(access.jobs):
+        warn("documents whose nextRunAt is not a date are left out: `trio-monque doctor` names them")
 
 
 def _numbers(depth: QueueDepth) -> dict[str, str]:

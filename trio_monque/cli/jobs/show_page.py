@@ -82,8 +82,9 @@ def _identity(job: Job) -> dict[str, object]:
 def _schedule_before(job: Job) -> str | None:
     if job.schedule is None or job.schedule.changed_from is None:
         return None
-    at = job.schedule.changed_at
-    return job.schedule.changed_from + ("" if at is None else f", until a declaration changed it at {moment(at)}")
+    at, by = job.schedule.changed_at, job.schedule.changed_by
+    declaration = "a declaration" if by is None else f"a declaration of {by}"
+    return job.schedule.changed_from + ("" if at is None else f", until {declaration} changed it at {moment(at)}")
 
 
 def _timeline(job: Job) -> Iterator[tuple[datetime, str]]:

@@ -166,6 +166,13 @@ def _cancelled(values: Values, job: Job) -> str:
     return f"{late}: {_retry(values, job)}, without that limit. {cause}"
 
 
+def _cut_short(number: int) -> str:
+    if not number:
+        return ""
+    attempts = counted(number, "earlier attempt")
+    return f" {attempts} left no failure: the process died, or the run was released, snoozed or cancelled."
+
+
 def _retry(values: Values, job: Job) -> str:
     # A rescue or an operator may have ended it without a try.
     again = "now, and then on its schedule" if values["is_recurring"] else "again"
@@ -198,7 +205,7 @@ _SENTENCES: Final[Mapping[str, Callable[[Values, Job], str]]] = {
     "is_silent": _is_silent,
     "no_rescuer": lambda *_: "No other live instance can do that: start a worker (`trio-monque run`).",
     "cancel_requested": _cancel_requested,
-    "completed": lambda *_: "It has completed.",
+    "completed": lambda values, _: "It has completed." + _cut_short(values["cut_short"]),
     "failed": _failed,
     "cancelled": _cancelled,
 }

@@ -42,6 +42,7 @@ NAMES: Final[Mapping[str, str]] = {
     "schedule_version": "schedule.version",
     "schedule_changed_from": "schedule.changed_from",
     "schedule_changed_at": "schedule.changed_at",
+    "schedule_changed_by": "schedule.changed_by",
     "timeout": "limits.timeout",
     "max_attempts": "limits.max_attempts",
     "max_rescues": "limits.max_rescues",

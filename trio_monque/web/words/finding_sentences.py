@@ -31,6 +31,12 @@ def _texts_of(values: Mapping[str, Any]) -> Mapping[str, str]:
             texts[name] = length(values[name])
     if "names" in values:
         texts["in_the_way"] = f" ({', '.join(values['names'])})" if values["names"] else ""
+    if "also" in values:
+        texts["also"] = f" Also waiting: {', '.join(values['also'])}." if values["also"] else ""
+    if "others" in values:
+        texts["others"] = f" Also: {', '.join(values['others'])}." if values["others"] else ""
+    if "declared_by" in values:
+        texts["declarer"] = "" if values["declared_by"] is None else f" by {values['declared_by']}"
     if "oldest_due" in values:
         oldest = values["oldest_due"]
         texts["waiting"] = "" if oldest is None else f"; the oldest has waited {length(oldest)}"

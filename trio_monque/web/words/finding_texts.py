@@ -29,8 +29,8 @@ TEXTS: Final[Mapping[str, tuple[str, str]]] = {
     ),
     "no-majority": (
         (
-            "Data-bearing members of the replica set that are up: {up}. A majority write needs {needed}. Its "
-            "members: {members}."
+            "Data-bearing members of the replica set that are up: {up}. A majority write needs {needed}. Its members: "
+            "{members}."
         ),
         "Start the members that are down. An arbiter holds no data and acknowledges nothing.",
     ),
@@ -44,8 +44,8 @@ TEXTS: Final[Mapping[str, tuple[str, str]]] = {
     ),
     "direct-connection": (
         (
-            "The connection string names a single member (directConnection=true): after an election, the client cannot "
-            "find the new primary."
+            "The connection string names a single member (directConnection=true): after an election, the client "
+            "cannot find the new primary."
         ),
         "Remove directConnection and name the replica set.",
     ),
@@ -56,8 +56,8 @@ TEXTS: Final[Mapping[str, tuple[str, str]]] = {
     "member-clock-off": (
         "The clock of member {member} is {seconds} {direction} that of {other}.",
         (
-            "Synchronize the clocks of the servers, for example with NTP: after an election, jobs become due that much "
-            "earlier or later."
+            "Synchronize the clocks of the servers, for example with NTP: after an election, jobs become due that "
+            "much earlier or later."
         ),
     ),
     "small-pool": (
@@ -74,8 +74,8 @@ TEXTS: Final[Mapping[str, tuple[str, str]]] = {
     ),
     "many-streams": (
         (
-            "Schedulers follow {count} change streams, and the server writes {writes} documents a second. Reading them "
-            "for each stream takes about {share} of a core."
+            "Schedulers follow {count} change streams, and the server writes {writes} documents a second. Reading "
+            "them for each stream takes about {share} of a core."
         ),
         "If jobs from other processes may start a little later, polling is cheaper: pass change_stream=False.",
     ),
@@ -115,7 +115,10 @@ TEXTS: Final[Mapping[str, tuple[str, str]]] = {
         "Drop them if no Node program uses this collection any more.",
     ),
     "surplus-index": (
-        "The index {index} belongs to neither this library nor Monque for Node, and makes every claim more expensive.",
+        (
+            "The index {index} belongs to neither this library nor Monque for Node, and makes every claim more "
+            "expensive."
+        ),
         "Drop it if none of your queries needs it.",
     ),
     "unique-index": (
@@ -138,14 +141,14 @@ TEXTS: Final[Mapping[str, tuple[str, str]]] = {
     "dead-instance": (
         (
             "Instance {instance} (process {pid} on {host}) sent its last heartbeat {ago} ago: it died, is frozen, or "
-            "cannot reach the database."
+            "cannot reach the database.{others}"
         ),
         "Check that process, and start another one if it is gone. Live instances rescue its jobs.",
     ),
     "overdue-threads": (
         (
-            "Plain handlers of {name} that are still running although their runs were cancelled: {count}, for "
-            "example in {instance}."
+            "Plain handlers of {name} that are still running although their runs were cancelled: {count}, for example "
+            "in {instance}."
         ),
         (
             "Each occupies a slot until it returns. Set a timeout on the call that they wait for; a restart frees the "
@@ -160,7 +163,10 @@ TEXTS: Final[Mapping[str, tuple[str, str]]] = {
         "The log has the frames. Make the handler a plain function, or make the blocking call in a thread.",
     ),
     "stuck-jobs": (
-        "Jobs stuck in processing: {count}. Their holder {instance} has not renewed its claims for {silent}: {holder}.",
+        (
+            "Jobs stuck in processing: {count}. Their holder {instance} has not renewed its claims for {silent}: "
+            "{holder}."
+        ),
         "{start}A live instance makes them pending again after {lease} without a renewal.",
     ),
     "no-holder": (
@@ -171,7 +177,10 @@ TEXTS: Final[Mapping[str, tuple[str, str]]] = {
         ),
     ),
     "stuck-node-jobs": (
-        "Jobs in processing under {instance}, of another library, whose claims were not renewed for {silent}: {count}.",
+        (
+            "Jobs in processing under {instance}, of another library, whose claims were not renewed for {silent}: "
+            "{count}."
+        ),
         "{start}If that process is gone, a live instance takes them after its lock_timeout.",
     ),
     "node-peer": (
@@ -204,7 +213,7 @@ TEXTS: Final[Mapping[str, tuple[str, str]]] = {
     "slots-taken": (
         (
             "Due jobs named {name}: {due}; the oldest has waited {ago}. No job of this name is running: jobs of other "
-            "names{in_the_way} hold all slots of the instances that run it."
+            "names{in_the_way} hold all slots of the instances that run it.{also}"
         ),
         (
             "Look at what they do. So that they cannot hold all slots, lower the concurrency of their workers, give "
@@ -229,7 +238,10 @@ TEXTS: Final[Mapping[str, tuple[str, str]]] = {
         "Inspect one, for example {job}: what does it do to its process? Once that is fixed, retry it.",
     ),
     "failing-name": (
-        "{name} is failing: {failed} of {attempts} attempts in the last {seconds}. Failed for good: {failed_for_good}.",
+        (
+            "{name} is failing: {failed} of {attempts} attempts in the last {seconds}. Failed for good: "
+            "{failed_for_good}."
+        ),
         "Inspect one of its failed jobs, or one that will be retried: its page has the traceback.",
     ),
     "failing-job": (
@@ -247,7 +259,7 @@ TEXTS: Final[Mapping[str, tuple[str, str]]] = {
     "not-started-in-time": (
         (
             "Jobs named {name} that were cancelled in the last day because no run began before their start_by: "
-            "{count}, for example {job}.{obstacle}"
+            "{count}, the last one {ago} ago, for example {job}.{obstacle}"
         ),
         (
             "Find out why they waited: no worker ran, none had a free slot, or its event loop was blocked. A retry "
@@ -276,7 +288,7 @@ TEXTS: Final[Mapping[str, tuple[str, str]]] = {
     "changed-schedule": (
         (
             "Schedules named {name} whose times a declaration has changed in the last day, without a new version: "
-            "{count}; the last one ({schedule}) at {at}, from {before} to {after}."
+            "{count}; the last one ({schedule}) at {at}{declarer}, from {before} to {after}."
         ),
         "If an older release did that, start its processes with the new one. A version decides which one holds.",
     ),

@@ -102,6 +102,13 @@ def _cancelled(values: Values) -> str:
     return f"No run began by {moment(start_by)} (start_by), so it was cancelled. {_retry(values)}, without that limit."
 
 
+def _cut_short(number: int) -> str:
+    if not number:
+        return ""
+    attempts = counted(number, "earlier attempt")
+    return f" {attempts} left no failure: the process died, or the run was released, snoozed or cancelled."
+
+
 def _retry(values: Values) -> str:
     again = "now, and then on its schedule" if values["is_recurring"] else "again"
     return f"A retry runs it {again}, with all its attempts"
@@ -148,7 +155,7 @@ _SENTENCES: Final[Mapping[str, Callable[[Values], str]]] = {
         f"Its cancellation was requested {length(values['seconds'])} ago"
         f"{'.' if values['is_held'] else ': it ends when it is rescued.'}"
     ),
-    "completed": lambda _: "It has completed.",
+    "completed": lambda values: "It has completed." + _cut_short(values["cut_short"]),
     "failed": _failed,
     "cancelled": _cancelled,
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -24,11 +24,13 @@ class Unstarted:
         name: The name.
         count: How many.
         example: The last one.
+        at: When that was cancelled.
     """
 
     name: str
     count: Count
     example: Any
+    at: datetime
 
 
 @command("look for jobs that were cancelled unstarted", writes=False)
@@ -36,11 +38,13 @@ def unstarted_jobs(jobs: JobCollection, now: datetime, name: str | None = None) 
     """Return such jobs of the last day, by name. Needs `UPDATED`, or `CLAIM` for one name."""
     begin = now - RECENT
     found = latest(jobs, JobStatus.CANCELLED, name, begin)
-    by_name: dict[str, list[Any]] = defaultdict(list)
+    by_name: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
     for one in found[:MOST_READ]:
         if one["at"] is not None and one["at"] >= begin and (one["reason"] or "").startswith(NOT_STARTED):
-            by_name[str(one["name"])].append(one["_id"])
+            by_name[str(one["name"])].append(one)
     is_capped = len(found) > MOST_READ
+    last = {name: max(some, key=lambda one: one["at"]) for name, some in by_name.items()}
     return [
-        Unstarted(name=name, count=Count(len(ids), is_capped), example=ids[0]) for name, ids in sorted(by_name.items())
+        Unstarted(name=name, count=Count(len(some), is_capped), example=last[name]["_id"], at=last[name]["at"])
+        for name, some in sorted(by_name.items())
     ]

@@ -21,7 +21,7 @@ from .jobs import MOST_READ, RECENT
 
 _ID, _NAME, _KEY, _STATUS = (FIELD[name] for name in ("id", "name", "unique_key", "status"))
 _AT, _CRON, _ZONE, _DUE = (FIELD[name] for name in ("updated_at", "schedule.cron", "schedule.timezone", "next_run_at"))
-_BEFORE, _CHANGED = (FIELD[f"schedule.{name}"] for name in ("changed_from", "changed_at"))
+_BEFORE, _CHANGED, _BY = (FIELD[f"schedule.{name}"] for name in ("changed_from", "changed_at", "changed_by"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +50,7 @@ class ChangedSchedule:
         at: When it was changed.
         before: The expression and the time zone until then.
         after: Those that it has now.
+        by: The instance or process that declared it; None if unknown.
     """
 
     id: ObjectId
@@ -58,6 +59,7 @@ class ChangedSchedule:
     at: datetime
     before: str
     after: str
+    by: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +77,7 @@ def look_at_schedules(jobs: JobCollection, now: datetime, name: str | None = Non
     With more than MOST_READ schedules it returns none: one that was declared again might not be among those read.
     """
     collection = jobs.collection.with_options(codec_options=LENIENT)
-    shown = dict.fromkeys((_NAME, _KEY, _STATUS, _AT, _CRON, _ZONE, _BEFORE, _CHANGED), True)
+    shown = dict.fromkeys((_NAME, _KEY, _STATUS, _AT, _CRON, _ZONE, _BEFORE, _CHANGED, _BY), True)
     order, hint = {_DUE: ASCENDING, _ID: ASCENDING}, indexes.name_of(indexes.SCHEDULES)
     found = briefly(
         lambda: collection.find({_CRON: {"$exists": True}}, shown, sort=order, limit=MOST_READ + 1, hint=hint)
@@ -107,6 +109,7 @@ def _changed(schedules: Sequence[Mapping[str, Any]], begin: datetime) -> Sequenc
             at=one[_CHANGED],
             before=one[_BEFORE],
             after=f"{one[_CRON]} ({one.get(_ZONE) or 'UTC'})",
+            by=one[_BY] if type(one.get(_BY)) is str else None,
         )
         for one in sorted(changed, key=lambda one: one[_CHANGED], reverse=True)
     ]

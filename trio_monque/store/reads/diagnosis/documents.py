@@ -110,16 +110,31 @@ def _head(name: str, most: int) -> Stages:
     return first_of(pending, most, {FIELD["next_run_at"]: ASCENDING})
 
 
+@command("look for documents without a due date", writes=False)
+def has_undated(jobs: JobCollection) -> bool:
+    """Return whether there is a document whose due date is missing or of a wrong type. False without the index."""
+
+    def look(hint: str | None) -> bool:
+        condition = {"$or": _wrong(indexes.LISTING)}
+        return hint is not None and bool(briefly(lambda: jobs.raw.find(condition, {"_id": True}, limit=1, hint=hint)))
+
+    return indexes.hinted(indexes.LISTING, look)
+
+
 @command("look for fields of a wrong type", writes=False)
 def wrong_by_index(jobs: JobCollection, index: IndexModel) -> Sequence[BrokenDocument]:
     """Return documents whose first field in the index is missing or of a wrong type. Reads these keys only."""
-    field = next(iter(index.document["key"]))
-    wrong = _NOT_TEXT if field == FIELD["name"] else _NOT_A_DATE
-    conditions: list[Mapping[str, Any]] = [{field: None}, {field: {"$type": list(wrong)}}]
     at_rest = index.document.get("partialFilterExpression", {})
-    condition = {**at_rest, "$or": conditions}
+    condition = {**at_rest, "$or": _wrong(index)}
     found: list[BrokenDocument] = []
     hint = indexes.name_of(index)
     for batch in briefly(partial(found_in_batches, jobs.collection, condition, BUT_HEAVY, hint=hint, limit=MOST_FOUND)):
         found += broken_among(jobs, batch, MOST_FOUND - len(found))
     return found
+
+
+def _wrong(index: IndexModel) -> list[Mapping[str, Any]]:
+    """Return the conditions of which a document with a wrong value in the first field of the index meets one."""
+    field = next(iter(index.document["key"]))
+    wrong = _NOT_TEXT if field == FIELD["name"] else _NOT_A_DATE
+    return [{field: None}, {field: {"$type": list(wrong)}}]
