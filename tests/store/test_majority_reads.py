@@ -111,7 +111,7 @@ ANOTHER_LOOK_FOLLOWS: Final = {
 IS_SHOWN: Final = {
     "broken.broken_documents.next_batch", "reads.diagnosis.held_jobs.jobs_held_by",
     "reads.diagnosis.held_jobs.numbers_held", "reads.diagnosis.owed_follow_ups.owed",
-    "reads.diagnosis.changed_schedules.look_at_schedules", "reads.diagnosis.other_databases._waits_in_vain",
+    "reads.diagnosis.changed_schedules.look_at_schedules", "reads.diagnosis.other_databases._waiting_in_vain",
     "reads.diagnosis.documents.has_undated",
     "reads.diagnosis.jobs._first", "reads.diagnosis.streams._cursors",
     "documents.counting._holders", "documents.counting._unreadable",

@@ -34,7 +34,7 @@ EVERY_VALUE: Final = {
     "key": "daily",
     "obstacle": "paused",
     "oldest_due": 75.0,
-    "databases": ["store"],
+    "databases": {"store": "52"},
     "rule": "{}",
     "held_key": "daily",
     "state": "silent",

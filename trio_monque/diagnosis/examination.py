@@ -155,11 +155,11 @@ class Examination:
             jobs_elsewhere=self._elsewhere(),
         )
 
-    def _elsewhere(self) -> Sequence[str]:
+    def _elsewhere(self) -> Sequence[other_databases.WaitingElsewhere]:
         if self._name:
             return []
         # The server's time is asked for, too, and there may be no answer.
-        return self._ask(lambda: other_databases.databases_with_waiting_jobs(self._jobs, self._now())) or []
+        return self._ask(lambda: other_databases.jobs_elsewhere(self._jobs, self._now())) or []
 
     def _written(self, found: ServerFacts) -> streams.WriteTotals | None:
         is_asked = found.streams is not None and found.streams >= FEWEST_STREAMS

@@ -18,6 +18,7 @@ from ..store.reads.diagnosis.documents import FullDocument
 from ..store.reads.diagnosis.held_jobs import Holder
 from ..store.reads.diagnosis.index_health import Indexes, Plan
 from ..store.reads.diagnosis.jobs import BadSchedule, Troubled
+from ..store.reads.diagnosis.other_databases import WaitingElsewhere
 from ..store.reads.diagnosis.owed_follow_ups import Owed
 from ..store.reads.diagnosis.put_off_jobs import PutOffJob
 from ..store.reads.diagnosis.server import Server, ServerConnections
@@ -45,7 +46,7 @@ class ServerFacts:
     stream_problem: str | None = None
     streams: int | None = None
     writes: float | None = None
-    jobs_elsewhere: Sequence[str] = ()
+    jobs_elsewhere: Sequence[WaitingElsewhere] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -52,7 +52,8 @@ def judge_server(facts: ServerFacts) -> Iterator[Finding]:
         yield from _judge_connections(facts.connections)
     yield from _judge_streams(facts)
     if facts.jobs_elsewhere:
-        yield found("jobs-elsewhere", databases=list(facts.jobs_elsewhere), example=facts.jobs_elsewhere[0])
+        waiting = {one.database: str(one.pending) for one in facts.jobs_elsewhere}
+        yield found("jobs-elsewhere", databases=waiting, example=facts.jobs_elsewhere[0].database)
 
 
 def _judge_streams(facts: ServerFacts) -> Iterator[Finding]:

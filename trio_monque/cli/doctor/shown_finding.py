@@ -169,7 +169,9 @@ _OWN_TEXTS: Final[Mapping[str, Callable[[Mapping[str, Any]], dict[str, Any]]]] =
     },
     "dead-instance": lambda one: {"others": OtherIds(one["others"])},
     "put-off-key": lambda one: {"at": moment(one["at"])},
-    "jobs-elsewhere": lambda one: {"databases": ", ".join(one["databases"])},
+    "jobs-elsewhere": lambda one: {
+        "databases": ", ".join(f"{name} ({pending} pending)" for name, pending in one["databases"].items())
+    },
     "unknown-name": lambda one: {
         "waiting": "" if one["oldest_due"] is None else f"; the oldest has waited {duration(one['oldest_due'])}"
     },

@@ -6,7 +6,7 @@ A program whose connection string names another database enqueues there without 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 from typing import Final
@@ -20,22 +20,38 @@ from ...driver.commands import command
 from ...fields import FIELD
 from ...job_collection import JobCollection
 from ...jobs import indexes, instances
-from .caps import briefly
+from .caps import Count, briefly
 from .server import ask, permitted
 
 MOST_DATABASES: Final = 20
 """Databases that are looked into: those that come first in the alphabet."""
 
+MOST_COUNTED: Final = 1_000
+
 _OF_THE_SERVER: Final = frozenset({"admin", "config", "local"})
 
 
+@dataclass(frozen=True, kw_only=True)
+class WaitingElsewhere:
+    """Another database whose jobs wait in vain.
+
+    Attributes:
+        database: Its name.
+        pending: How many jobs are pending there.
+    """
+
+    database: str
+    pending: Count
+
+
 @command("look for jobs in other databases", writes=False)
-def databases_with_waiting_jobs(jobs: JobCollection, now: datetime) -> Sequence[str]:
-    """Return the names of these databases. One that the user may not read is left out."""
+def jobs_elsewhere(jobs: JobCollection, now: datetime) -> Sequence[WaitingElsewhere]:
+    """Return these databases. One that the user may not read is left out."""
     listed = permitted(partial(ask, jobs, "listDatabases", nameOnly=True, authorizedDatabases=True))
     own = {jobs.collection.database.name, *_OF_THE_SERVER}
-    names = sorted({str(one["name"]) for one in (listed or {}).get("databases", ())} - own)
-    return [name for name in names[:MOST_DATABASES] if _waits_in_vain(_in_database(jobs, name), now)]
+    names = sorted({str(one["name"]) for one in (listed or {}).get("databases", ())} - own)[:MOST_DATABASES]
+    looks = ((name, _waiting_in_vain(_in_database(jobs, name), now)) for name in names)
+    return [WaitingElsewhere(database=name, pending=pending) for name, pending in looks if pending]
 
 
 def _in_database(jobs: JobCollection, name: str) -> JobCollection:
@@ -43,13 +59,13 @@ def _in_database(jobs: JobCollection, name: str) -> JobCollection:
     return replace(jobs, collection=client[name].get_collection(jobs.collection.name, jobs.codec.reading))
 
 
-def _waits_in_vain(jobs: JobCollection, now: datetime) -> bool:
+def _waiting_in_vain(jobs: JobCollection, now: datetime) -> Count:
     pending = {FIELD["status"]: JobStatus.PENDING.value}
     hint = indexes.name_of(indexes.UPDATED)
     try:
-        if not briefly(lambda: jobs.collection.find(pending, [FIELD["id"]], limit=1, hint=hint)):
-            return False
-        entries = instances.read_all(jobs)
+        found = briefly(lambda: jobs.collection.find(pending, [FIELD["id"]], limit=MOST_COUNTED + 1, hint=hint))
+        entries = instances.read_all(jobs) if found else ()
     except (driver.OperationFailure, MonqueConnectionError):
-        return False  # Without that index, it belongs to something else. Or the user may not read it.
-    return not any(is_alive(one.last_heartbeat, one.heartbeat_interval, now) for one in entries)
+        return Count()  # Without that index, it belongs to something else. Or the user may not read it.
+    is_served = any(is_alive(one.last_heartbeat, one.heartbeat_interval, now) for one in entries)
+    return Count() if is_served else Count.up_to(len(found), MOST_COUNTED)
