@@ -112,10 +112,10 @@ def _head(name: str, most: int) -> Stages:
 
 @command("look for documents without a due date", writes=False)
 def has_undated(jobs: JobCollection) -> bool:
-    """Return whether there is a document whose due date is missing or of a wrong type. False without the index."""
+    """Return whether a document that does not run has no due date, or one of a wrong type. False without the index."""
 
     def look(hint: str | None) -> bool:
-        condition = {"$or": _wrong(indexes.LISTING)}
+        condition = {"$or": _wrong(indexes.LISTING), FIELD["status"]: {"$ne": JobStatus.PROCESSING.value}}
         return hint is not None and bool(briefly(lambda: jobs.raw.find(condition, {"_id": True}, limit=1, hint=hint)))
 
     return indexes.hinted(indexes.LISTING, look)
