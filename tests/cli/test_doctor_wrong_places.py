@@ -97,7 +97,11 @@ def test_validator_is_noted_with_its_rule(doctor: Doctor, db: Database) -> None:
     found = doctor.looks()
     assert (found.kinds, found.status) == (["validator"], 0)
     (sentence,) = found.sentences("validator")
-    assert sentence.startswith(f"The collection monque_jobs has a validator: {json.dumps(RULE)}. The server refuses")
+    assert sentence.startswith(f"The collection monque_jobs has a validator (level strict): {json.dumps(RULE)}.")
+    # The way out that the doctor names.
+    db.command("collMod", "monque_jobs", validationLevel="moderate")
+    (sentence,) = doctor.looks().sentences("validator")
+    assert "has a validator (level moderate)" in sentence
 
 
 def test_long_rule_is_cut(doctor: Doctor, db: Database) -> None:

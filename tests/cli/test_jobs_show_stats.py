@@ -395,6 +395,16 @@ def test_document_whose_due_time_is_not_a_date_is_counted_only_while_it_runs(
     assert command("stats").err == ""
 
 
+def test_pending_document_with_an_owner_is_marked_in_the_list(
+    command: Command, monque: Monque, jobs: Collection
+) -> None:
+    owned, free = (monque.sync.enqueue("mail") for _ in range(2))
+    jobs.update_one({"_id": owned.id}, {"$set": {"claimedBy": "a person"}})
+    lines = {line.split()[0]: line for line in command("jobs").lines[1:]}
+    assert "pending (broken)" in lines[str(owned.id)]
+    assert "broken" not in lines[str(free.id)]
+
+
 def test_statistics_without_jobs(command: Command, db: Database) -> None:
     assert command("stats").out == f"no jobs in {db.name}.monque_jobs\n"
     assert command("stats", "--json").json == {}

@@ -57,7 +57,10 @@ def run(
         (["shop.jobs:workers"], "there is no module 'shop.jobs'"),
         (["shop:wrokers"], "shop has no attribute 'wrokers'; did you mean 'workers'?"),
         (["shop:number"], "shop:number is a value of type int: it must be a Workers"),
-        (["shop:send"], "shop:send is a value of type Worker that needs arguments (it can have uri= only)"),
+        (
+            ["shop:send"],
+            "shop:send is a value of type Worker that needs arguments (it can have uri= and",
+        ),
         (["shop:of_another_type"], "shop:of_another_type provides a value of type dict: it must be a Workers"),
         (["builtins:dict"], "builtins:dict provides a value of type dict: it must be a Workers"),
         (["shop:empty"], "shop:empty has no workers: import the modules that register their handlers"),

@@ -179,6 +179,26 @@ PENDING: Final = {
         of the collection may refuse claims, for example), then look in the log of the worker for its id.
         """,
     ),
+    "behind others, and none of them starts": (
+        a_job(next_run_at=ago(90)),
+        (an_instance(slots=3),),
+        {"ahead": 3},
+        """
+        It has been due for 1m 30s, and 3 jobs of its name are due before it. 1 live instance runs its name, and held 0
+        jobs of it at the last heartbeat. Nothing seems to hold it up: look again in a minute, then ask `trio-monque
+        doctor` (a validator of the collection may refuse claims, for example), then look in the log of the worker for
+        its id.
+        """,
+    ),
+    "behind others, and due a moment ago": (
+        a_job(next_run_at=ago(30)),
+        (an_instance(slots=3),),
+        {"ahead": 3},
+        """
+        It has been due for 30s, and 3 jobs of its name are due before it. 1 live instance runs its name, and held 0
+        jobs of it at the last heartbeat.
+        """,
+    ),
     "slots taken by threads of cancelled runs": (
         a_job(),
         (OVERDUE,),

@@ -36,6 +36,7 @@ EVERY_VALUE: Final = {
     "oldest_due": 75.0,
     "databases": {"store": "52"},
     "rule": "{}",
+    "level": "strict",
     "held_key": "daily",
     "state": "silent",
 }

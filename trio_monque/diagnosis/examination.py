@@ -158,7 +158,7 @@ class Examination:
     def _elsewhere(self) -> Sequence[other_databases.WaitingElsewhere]:
         if self._name:
             return []
-        # The server's time is asked for, too, and there may be no answer.
+        # The server's time is asked for, too.
         return self._ask(lambda: other_databases.jobs_elsewhere(self._jobs, self._now())) or []
 
     def _written(self, found: ServerFacts) -> streams.WriteTotals | None:

@@ -227,7 +227,8 @@ def _judge_troubled(facts: JobFacts) -> Iterator[Finding]:
             yield _of_group("failed-jobs", group, facts, reason=reason)
         elif group := [one for one in group if one.failures >= MANY_FAILURES]:
             yield _of_group("failing-job", group, facts, reason=reason, failures=MANY_FAILURES)
-    if rescued := sum(one.deaths > 0 for one in jobs):
+    # One that was given up is a finding above.
+    if rescued := sum(one.deaths > 0 and one.status != JobStatus.FAILED for one in jobs):
         yield found("rescued-jobs", count=Count(rescued, facts.troubled.is_capped))
 
 

@@ -121,7 +121,8 @@ def _judge_options(facts: IndexFacts) -> Iterator[Finding]:
     if (problem := problem_of(facts.options)) is not None:
         yield found("unsafe-collection", collection=facts.collection, problem=problem)
     if (rule := refusing_rule(facts.options)) is not None:
-        yield found("validator", collection=facts.collection, rule=one_line(rule, LONGEST_RULE))
+        level = str(facts.options.get("validationLevel") or "strict")
+        yield found("validator", collection=facts.collection, level=level, rule=one_line(rule, LONGEST_RULE))
 
 
 def _judge_surplus(index: Surplus) -> Finding:

@@ -23,6 +23,10 @@ BLOCKED_LATELY: Final = 900.0
 """Seconds since an event loop was blocked last, up to which that is a finding. What blocks it usually does so again."""
 
 
+NOT_STARTED_FOR: Final = 60.0
+"""Seconds that a job behind others may be due, before it is strange that none of its name is running."""
+
+
 @dataclass(frozen=True, slots=True)
 class Reason:
     """A fact about a job that explains why it does not run now, or how its run is.
@@ -141,7 +145,9 @@ def _why_due(job: Job, about: Circumstances) -> Iterator[Reason]:
     deaths = deaths_of(job)
     if deaths >= SUSPECT_FROM:
         yield Reason("is_suspect", {"deaths": deaths})
-    if not about.ahead and runs_it and not held and not is_full and not blocked and deaths < SUSPECT_FROM:
+    # With others ahead of it, that nothing is held shows only after a while that none of them starts.
+    is_alone = not about.ahead or late > NOT_STARTED_FOR
+    if is_alone and runs_it and not held and not is_full and not blocked and deaths < SUSPECT_FROM:
         yield Reason("nothing_known")
 
 

@@ -191,9 +191,13 @@ class RunningJob(Generic[T, Resources]):
         """Return the time by which jobs are due (UTC): that of the database's clock; virtual in a test.
 
         Compare it with `next_run_at`, `created_at` and other moments of jobs: the clock of this machine may differ, and
-        the wall clock does not follow the time of a test. From any thread of the handler.
+        the wall clock does not follow the time of a test. It is never before the claim, and so not before the due date.
+        From any thread of the handler.
         """
-        return self._surroundings.reporting.now()
+        # A new measurement of the clock may set it back by some milliseconds. A handler that waits for a moment with a
+        # Snooze would then find that it has come too early, and wait again.
+        now, claim = self._surroundings.reporting.now(), self.job.claim
+        return now if claim is None or claim.since is None else max(now, claim.since)
 
     @property
     def deadline(self) -> float:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 
 import pytest
 import trio
 from trio.testing import MockClock
 
+from tests.support.internals import context_of
 from tests.support.node_peer import NodePeer
-from trio_monque import Monque, RunningJob, Workers
+from trio_monque import Monque, RunningJob, Workers, open_scheduler
+from trio_monque.clock import ClockReadings
 from trio_monque.errors import ClaimLostError, InvalidPayloadError
 from trio_monque.events import JobClaimLost
-from trio_monque.store.driver.types import Collection
+from trio_monque.store.driver.types import Collection, Database
 from trio_monque.testing import SchedulerOpener, advance, assert_enqueued, drain, quiesce
 
 
@@ -158,3 +161,23 @@ async def test_deadline_is_the_nearer_of_the_jobs_timeout_and_the_lock(
             await drain(scheduler)
         await assert_enqueued(scheduler, status="completed", count=3)
     assert deadlines == [20, 7, 40]
+
+
+async def test_time_of_a_job_is_never_before_its_claim_although_the_clock_is_set_back(
+    db: Database,
+) -> None:
+    """A handler that waits for a moment with a Snooze would find that it has come too early, and wait again."""
+    workers, seen = Workers(), list[tuple[datetime, datetime | None]]()
+
+    @workers.register("steps")
+    async def steps(job: RunningJob[Any]) -> None:
+        clock, readings = context_of(scheduler).clock, ClockReadings.now()
+        clock.set_offset(readings.wall - readings.steady - 3600.0, readings)
+        assert job.job.claim is not None
+        seen.append((job.now(), job.job.claim.since))
+        clock.set_offset(readings.wall - readings.steady, readings)
+
+    async with open_scheduler(db, workers) as scheduler:
+        await scheduler.wait_job(await scheduler.enqueue("steps"))
+    ((now, since),) = seen
+    assert now == since

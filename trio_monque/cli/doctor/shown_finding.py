@@ -172,6 +172,9 @@ _OWN_TEXTS: Final[Mapping[str, Callable[[Mapping[str, Any]], dict[str, Any]]]] =
     "jobs-elsewhere": lambda one: {
         "databases": ", ".join(f"{name} ({pending} pending)" for name, pending in one["databases"].items())
     },
+    "poison-job": lambda one: {
+        "end": "" if one["status"] == "failed" else f"If it still runs, end it: `trio-monque cancel {one['job']}`. "
+    },
     "unknown-name": lambda one: {
         "waiting": "" if one["oldest_due"] is None else f"; the oldest has waited {duration(one['oldest_due'])}"
     },

@@ -45,8 +45,8 @@ WORDS_OF_JOBS: Final = (
     ),
     KindWords(
         "stuck-jobs",
-        "Jobs stuck in `processing`: {count}. Their holder {instance} has not renewed its claims for {silent}: "
-        "{reason} (for example job {job}).",
+        "Jobs stuck in `processing`: {count} (for example job {job}). Their holder {instance} has not renewed its "
+        "claims for {silent}: {reason}.",
         "{start}A live instance makes them pending again (or ends those that were cancelled) when it has seen no "
         "renewal for {lease}. If the process still exists, find out why it is stuck: it may be stopped, suspended, or "
         "cut off from the network.",
@@ -95,9 +95,9 @@ WORDS_OF_JOBS: Final = (
         "Due jobs named {name!r}: {due}; the oldest has waited {ago}. No job of this name is running: jobs of other "
         "names{names} hold all slots of the instances that run it.{also}",
         "Look at what they do: `trio-monque jobs --status processing`. Now: `trio-monque pause NAME` lets no more of "
-        "them start. So that they cannot hold all slots, lower the `concurrency` of their workers below that of the "
-        "scheduler, give this worker a higher `priority`, or start another worker process that leaves out the names "
-        "with all the slots (`--except`).",
+        "them start. So that they cannot hold all slots, lower the `concurrency` of their workers (or "
+        "`--concurrency-per-name`) below that of the scheduler, give this worker a higher `priority`, or start "
+        "another worker process that leaves out the names with all the slots (`--except`).",
     ),
     KindWords(
         "long-runs",
@@ -127,11 +127,11 @@ WORDS_OF_JOBS: Final = (
         "poison-job",
         "Jobs named {name!r} ({status}) that may kill their process: {count} (for example job {job}). On one of them, "
         "{deaths} claims in a row died.",
-        "If it still runs, end it: `trio-monque cancel {job}`. If more of them come, pause the name, or run it in a "
-        "process of its own (`--only`): other jobs of a process that dies run again, too. Inspect it: `trio-monque "
-        "show {job}`. Then check what it does to its process: memory, native code, a call that exits. Once it is "
-        "fixed, `trio-monque retry {job}` runs it again; `trio-monque delete {job}` deletes it. A job whose claims "
-        "died more than `max_rescues` times becomes `failed`.",
+        "{end}If more of them come, pause the name, or run it in a process of its own (`--only`): other jobs of a "
+        "process that dies run again, too. Inspect it: `trio-monque show {job}`. Then check what it does to its "
+        "process: memory, native code, a call that exits. Once it is fixed, `trio-monque retry {job}` runs it again; "
+        "`trio-monque delete {job}` deletes it. A job whose claims died more than `max_rescues` times becomes "
+        "`failed`.",
     ),
     KindWords(
         "failing-name",

@@ -106,11 +106,11 @@ WORDS_OF_SERVER: Final = (
     ),
     KindWords(
         "validator",
-        "The collection {collection} has a validator: {rule}. The server refuses every write after which a job does "
-        "not satisfy it, also claims on jobs that are older than the rule.",
-        "If jobs do not start, or the log of a worker has 'Document failed validation': collMod with validationLevel "
-        "'moderate' lets the rule spare jobs that do not satisfy it yet; with an empty validator, it removes the "
-        "rule. The page on troubleshooting has the commands.",
+        "The collection {collection} has a validator (level {level}): {rule}.",
+        "The server refuses new jobs that do not satisfy it and, at the level strict, also claims on jobs that are "
+        "older than the rule. If a log has 'Document failed validation': in Python, db.command('collMod', "
+        "'{collection}', validationLevel='moderate') lets the rule spare jobs that do not satisfy it yet; an empty "
+        "validator removes it. The page docs/how-to/troubleshoot.md has the commands for mongosh ('A validator').",
     ),
     KindWords(
         "missing-index",

@@ -12,6 +12,7 @@ from ...diagnosis.reasons import is_silent
 from ...error_types import MonqueConnectionError
 from ...jobs.cursors import ORDERS
 from ...jobs.job import Job, JobStatus
+from ...jobs.job_parts import NO_CLAIM
 from ...jobs.job_query import JobFilter
 from ...jobs.views import QueueDepth
 from ...safe_text import one_line
@@ -82,7 +83,8 @@ def jobs(
     --data and --meta have no index: the server looks into each job that --name and --status leave. Give these as well,
     or create an index for the field with `trio-monque indexes`; --sort -created_at uses it.
 
-    A job is `processing (stuck)` if its holder gives no sign of life: `show ID` says what becomes of it.
+    A job is `processing (stuck)` if its holder gives no sign of life, and `pending (broken)` if it still has an owner,
+    so that nothing claims it: `show ID` says what becomes of it.
 
     With --json: {"jobs": [...], "cursor": "..."}, and the cursor is null on the last page. The values that may be large
     are left out, unless --with-data is given; `show ID --json` has them for one job.
@@ -125,8 +127,10 @@ def jobs(
 
 def _status(job: Job, now: datetime) -> str:
     # By the document alone, and by the word of `stats`.
-    is_stuck = job.status is JobStatus.PROCESSING and is_silent(job, now)
-    return f"{job.status.value} (stuck)" if is_stuck else job.status.value
+    if job.status is JobStatus.PROCESSING and is_silent(job, now):
+        return f"{job.status.value} (stuck)"
+    has_owner = job.status is JobStatus.PENDING and (job.claim or NO_CLAIM).by is not None
+    return f"{job.status.value} (broken)" if has_owner else job.status.value
 
 
 def _default_order(chosen: JobFilter) -> str:

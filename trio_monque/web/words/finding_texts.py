@@ -92,10 +92,10 @@ TEXTS: Final[Mapping[str, tuple[str, str]]] = {
         "Copy the documents into a collection without these options, and rename it.",
     ),
     "validator": (
-        "The collection {collection} has a validator: {rule}.",
+        "The collection {collection} has a validator (level {level}): {rule}.",
         (
-            "The server refuses every write after which a job does not satisfy it, also claims on jobs that are older "
-            "than the rule. With the validation level moderate, it spares those."
+            "The server refuses new jobs that do not satisfy it and, at the level strict, also claims on jobs that "
+            "are older than the rule."
         ),
     ),
     "missing-index": (

@@ -134,7 +134,7 @@ def wrong_by_index(jobs: JobCollection, index: IndexModel) -> Sequence[BrokenDoc
 
 
 def _wrong(index: IndexModel) -> list[Mapping[str, Any]]:
-    """Return the conditions of which a document with a wrong value in the first field of the index meets one."""
+    """Return conditions. A document with a wrong value in the first field of the index meets one of them."""
     field = next(iter(index.document["key"]))
     wrong = _NOT_TEXT if field == FIELD["name"] else _NOT_A_DATE
     return [{field: None}, {field: {"$type": list(wrong)}}]
