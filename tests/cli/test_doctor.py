@@ -352,8 +352,8 @@ def test_running_jobs_without_a_renewal_are_named_with_the_reason(doctor: Doctor
         gone: ("worker-2", "it has ended, as it has no entry in the fleet"),
     }
     assert {re.sub(r"5m( \ds)?", "5m", sentence) for sentence in found.sentences("stuck-jobs")} == {
-        f"Jobs stuck in `processing`: 1 (for example job {job}). Their holder {holder} has not renewed its claims for 5m: "
-        f"{reason}."
+        f"Jobs stuck in `processing`: 1 (for example job {job}). Their holder {holder} has not renewed its claims for "
+        f"5m: {reason}."
         for job, (holder, reason) in reasons.items()
     }
     assert len(found.sentences("no-holder")) == 1
