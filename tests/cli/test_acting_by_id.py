@@ -49,7 +49,10 @@ def test_each_id_is_tried_and_errors_are_one_line_each(command: Command, db: Dat
 def test_run_is_asked_to_end(command: Command, db: Database, jobs: Collection) -> None:
     (job,) = claim(handle(db), 1)
     ended = command("cancel", str(job.id))
-    assert (ended.status, ended.out) == (0, f"asked the run of greet {job.id} to end\n")
+    assert (ended.status, ended.out) == (
+        0,
+        f"asked the run of greet {job.id} to end: `trio-monque show` has how far it is\n",
+    )
     found = Monque(db).sync.get_job(job.id)
     assert found is not None
     assert flat(found).cancel_requested_at is not None

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import getpass
+import os
+import socket
 
 import pytest
 
@@ -47,7 +49,7 @@ def test_pause_of_a_name_that_nothing_runs_is_warned_about(command: Command, db:
     assert "One runs 'send': is the name misspelt?" in ended.err
 
 
-def test_pause_by_a_user_without_a_name_has_none(
+def test_pause_by_a_user_without_a_name_has_the_process(
     command: Command, db: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def unknown() -> str:
@@ -57,7 +59,7 @@ def test_pause_by_a_user_without_a_name_has_none(
     enter(db, "worker-1", "send")
     assert command("pause", "send").status == 0
     (pause,) = Monque(db).sync.pauses()
-    assert pause.by is None
+    assert pause.by == f"process {os.getpid()} on {socket.gethostname()}"
 
 
 def test_pause_creates_no_collection(command: Command, db: Database) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import socket
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -86,6 +88,11 @@ class ClientContext(ServerTime):
         self.are_indexes_there = config.skip_index_creation
         self._were_indexed = False  # At some time; the collection may have been dropped since.
         self._also: tuple[IndexModel, ...] = ()
+
+    @property
+    def who(self) -> str:
+        """Who this client is, for those who look at what it has changed: its instance, or else its process."""
+        return self.instance_id or f"process {os.getpid()} on {socket.gethostname()}"
 
     @classmethod
     def of(

@@ -54,8 +54,8 @@ def pause(context: ClientContext, worker: str | Named, *, by: str | None = None)
 
     Args:
         worker: The name, or the worker.
-        by: Who pauses it, for those who look at the pause; by default the instance, if this client is a scheduler. Its
-            first 200 characters are kept.
+        by: Who pauses it, for those who look at the pause; by default the instance, if this client is a scheduler, and
+            otherwise its process. The first 200 characters are kept.
 
     Returns:
         Whether it was not paused before.
@@ -65,7 +65,7 @@ def pause(context: ClientContext, worker: str | Named, *, by: str | None = None)
         InvalidOptionError: `by` is not a text.
         MonqueConnectionError: The database cannot be reached or used.
     """
-    name, by = _checked(worker), checked_by(by) or context.instance_id
+    name, by = _checked(worker), checked_by(by) or context.who
     return _change_pauses(lambda: stored.pause(context.jobs, name, context.now(), by))
 
 

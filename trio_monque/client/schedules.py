@@ -9,8 +9,6 @@ in between, it matches nothing, and the comparison starts again.
 from __future__ import annotations
 
 import logging
-import os
-import socket
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime
@@ -133,7 +131,7 @@ def _declared(context: ClientContext, draft: Draft, on_conflict: str) -> Job:
         if _is_newer(job, declared):
             _log_kept(job, declared)
             return job
-        change = _change(job, declared, now, _declarer(context))
+        change = _change(job, declared, now, context.who)
         try:
             before = job_changes.apply_if_allowed(context.jobs, change)
         except MonqueConnectionError as error:
@@ -225,10 +223,6 @@ def _change(job: Job, declared: Job, now: datetime, by: str) -> Transition:
     change = transitions.update_pending(job, now, job.next_run_at if same_times else declared.next_run_at, **content)
     # An occurrence may have run since the job was read. It must not become due a second time.
     return replace(change, guard={**change.guard, "next_run_at": job.next_run_at})
-
-
-def _declarer(context: ClientContext) -> str:
-    return context.instance_id or f"process {os.getpid()} on {socket.gethostname()}"
 
 
 def _schedule_after(job: Job, declared: Job, now: datetime, by: str) -> Schedule | None:

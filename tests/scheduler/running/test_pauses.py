@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import socket
 import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -337,6 +339,7 @@ async def test_pause_keeps_who_made_it_and_a_scheduler_is_its_instance(
         await scheduler.pause("b", by="dana")
     await monque.pause("c")
     await monque.pause("a", by="mallory")
-    assert [(one.name, one.by) for one in await monque.pauses()] == [("a", "worker-1"), ("b", "dana"), ("c", None)]
+    other = f"process {os.getpid()} on {socket.gethostname()}"
+    assert [(one.name, one.by) for one in await monque.pauses()] == [("a", "worker-1"), ("b", "dana"), ("c", other)]
     with pytest.raises(InvalidOptionError, match="by"):
         await monque.pause("d", by=5)  # type: ignore[arg-type]

@@ -179,7 +179,7 @@ def _cancelled(_id: str, job: Job | None) -> str:
     assert job is not None
     if job.status is JobStatus.CANCELLED:
         return f"cancelled {_named(job)}"
-    return f"asked the run of {_named(job)} to end"
+    return f"asked the run of {_named(job)} to end: `trio-monque show` has how far it is"
 
 
 def _retried(_id: str, job: Job | None) -> str:
