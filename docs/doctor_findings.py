@@ -13,7 +13,7 @@ from trio_monque.cli.doctor.shown_finding import KINDS
 PAGE = Path(__file__).parent / "how-to" / "troubleshoot.md"
 BEGIN, END = "<!-- the findings of the doctor -->\n", "<!-- the end of the findings -->\n"
 
-APPENDED = re.compile(r"\{(also|command|end|declarer|obstacle|others|start|waiting)\}")
+APPENDED = re.compile(r"\{(also|command|declarer|end|obstacle|others|start|suggestion|waiting)\}")
 """What only some cases say: a sentence before or after the others."""
 CODE_OR_OPTION = re.compile(r"`[^`]*`|(?<![\w-])--[a-z][\w-]*")
 
