@@ -175,7 +175,7 @@ def test_plain_handlers_beyond_their_time_limit(doctor: Doctor, db: Database) ->
     ]
     (sentence,) = doctor.looks("hang").sentences("overdue-threads")
     assert "handlers of 'hang' that are still running although their runs were cancelled" in sentence
-    assert ": 5, for example in w2." in sentence
+    assert ": 5, in w2 among others." in sentence
 
 
 def test_handlers_that_blocked_the_event_loop_lately(doctor: Doctor, db: Database) -> None:
@@ -512,7 +512,7 @@ def test_broken_documents(doctor: Doctor, db: Database) -> None:
 def test_broken_documents_come_with_the_command_that_repairs_them(doctor: Doctor, db: Database) -> None:
     enter(db, "worker-1", "send")
     jobs = [insert(handle(db), "send") for _ in range(4)]
-    owned, undated, other = {"claimedBy": "a person"}, {"nextRunAt": "today"}, {"failCount": "many"}
+    owned, undated, other = {"claimedBy": "a person"}, {"nextRunAt": None}, {"failCount": "many"}
     for job, fields in zip(jobs, (owned, undated, owned, other), strict=True):
         db["monque_jobs"].update_one({"_id": job.id}, {"$set": fields})
     found = [one["advice"] for one in doctor.looks().findings if one["kind"] == "broken-document"]

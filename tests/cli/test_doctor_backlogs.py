@@ -15,7 +15,7 @@ from trio_monque.embedded import EmbeddedServer
 from trio_monque.jobs.job import Job
 from trio_monque.store.driver.types import Database
 from trio_monque.store.jobs import indexes
-from trio_monque.store.reads.diagnosis import held_jobs
+from trio_monque.store.reads.diagnosis import backlog, held_jobs
 
 from .doctor_support import Doctor, Report, enter, now
 
@@ -197,6 +197,19 @@ def test_slot_that_is_not_known_to_be_free_leaves_it_at_a_backlog(
     wait(db)
     enter(db, "worker-1", "export", "report", **{"slots": 2, **entry})
     assert reasons(doctor.looks()) == ["backlog"]
+
+
+def test_broken_documents_at_the_head_do_not_hide_that_there_are_more(
+    doctor: Doctor, db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    enter(db, "worker-1", "export", slots=5)
+    for _ in range(2):
+        left_over(db, due_ago=7200)
+    for _ in range(4):
+        wait(db)
+    monkeypatch.setattr(backlog, "MOST_COUNTED", 3)
+    (sentence,) = doctor.looks().sentences("not-starting")
+    assert sentence.startswith("Due jobs named 'export': 3+;")
 
 
 def left_over(db: Database, *, due_ago: float) -> Job:

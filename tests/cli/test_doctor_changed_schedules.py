@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from bson import Code, DatetimeMS
 
 from tests.support.programs import uri_of_database
 from tests.support.store import handle
@@ -78,6 +79,16 @@ def test_changed_schedules_of_a_name_are_one_finding_with_the_last_one(doctor: D
     assert (one["fields"]["count"], one["fields"]["schedule"]) == (3, f"job {changed['b'].id}, with the key 'b'")
 
 
+def test_text_of_another_program_cannot_forge_a_line(doctor: Doctor, db: Database) -> None:
+    declare(db, "0 9 * * *")
+    declare(db, "0 9 * * 5")
+    forged = "x\x1b[31m\nproblem: " + "y" * 5000
+    db["monque_jobs"].update_one({}, {"$set": {"scheduleChangedFrom": forged, "scheduleChangedBy": forged}})
+    (sentence,) = doctor.looks().sentences("changed-schedule")
+    assert sentence.isprintable()
+    assert len(sentence) < 3000
+
+
 @pytest.mark.parametrize("fields", [{"scheduleChangedAt": "today"}, {"scheduleChangedFrom": 7}])
 def test_change_that_another_program_has_written_is_left_out(
     doctor: Doctor, db: Database, fields: dict[str, Any]
@@ -85,7 +96,7 @@ def test_change_that_another_program_has_written_is_left_out(
     declare(db, "0 9 * * *")
     declare(db, "0 9 * * 5")
     db["monque_jobs"].update_one({}, {"$set": fields})
-    assert "changed-schedule" not in doctor.looks().kinds
+    assert doctor.looks().kinds == []  # And it is a job all the same.
 
 
 # --- Jobs that were put off ---
@@ -111,6 +122,20 @@ def test_job_that_was_put_off_and_holds_a_key_is_noted(doctor: Doctor, db: Datab
     assert f"`trio-monque reschedule {far.id} now`" in found.findings[0]["advice"]
     assert doctor.looks("mail").kinds == ["put-off-key"]
     assert doctor.looks("report").kinds == []
+
+
+def test_dates_beyond_those_of_python_do_not_end_the_doctor(doctor: Doctor, db: Database) -> None:
+    far = DatetimeMS(300_000_000_000_000)
+    put_off(db, "near", days=20)
+    put_off(db, "never", nextRunAt=far)
+    put_off(db, "odd", updatedAt=far, failCount=float("nan"))
+    declare(db, "0 9 * * *", "zone")
+    db["monque_jobs"].update_one({"uniqueKey": "zone"}, {"$set": {"timezone": Code("UTC")}})
+    found = doctor.looks()
+    (fields,) = (one["fields"] for one in found.findings if one["kind"] == "put-off-key")
+    assert (fields["count"], "bad-schedule" in found.kinds) == (2, True)
+    db["monque_jobs"].delete_many({"uniqueKey": {"$ne": "never"}})
+    assert doctor.looks().kinds == ["broken-document"]
 
 
 OTHERS: dict[str, dict[str, Any]] = {

@@ -59,10 +59,26 @@ def test_database_with_waiting_jobs_and_no_instance_is_noted(doctor: Doctor, db:
     assert sentence.endswith(f", and no live instance: {other.name} (2 pending).")
     assert f"--database {other.name}`" in one["advice"]
     assert elsewhere(doctor, "mail") == []  # With a name, it looks at the jobs of this name.
-    enter(other, "worker-2", "mail", heartbeat_ago=600)
+    enter(other, "worker-2", "mail", heartbeat_ago=1000)
     assert elsewhere(doctor) == [[other.name]]
     enter(other, "worker-3", "mail")
     assert elsewhere(doctor) == []
+
+
+def test_name_of_a_database_is_quoted_in_the_command(doctor: Doctor, db: Database) -> None:
+    other: Database = db.client.get_database(f"a`id`;{db.name}")
+    Monque(other).sync.enqueue("mail")
+    try:
+        (one,) = filter(is_elsewhere, doctor.looks().findings)
+    finally:
+        db.client.drop_database(other.name)
+    assert f"--database '{other.name}'`" in one["advice"]
+
+
+def test_program_without_the_connection_string_is_not_shown_other_databases(db: Database, other: Database) -> None:
+    Monque(other).sync.enqueue("mail")
+    Monque(db).sync.enqueue("mail")
+    assert "jobs-elsewhere" not in [one.kind for one in Monque(db).sync.findings().findings]
 
 
 def test_database_without_waiting_jobs_is_not_noted(doctor: Doctor, other: Database) -> None:
@@ -82,6 +98,10 @@ def test_no_more_databases_are_looked_into_than_the_bound(
     doctor: Doctor, other: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Monque(other).sync.enqueue("mail")
+    first = sorted(set(other.client.list_database_names()) - {"admin", "config", "local"})[0]
+    assert first == other.name
+    monkeypatch.setattr(other_databases, "MOST_DATABASES", 1)
+    assert elsewhere(doctor) == [[other.name]]
     monkeypatch.setattr(other_databases, "MOST_DATABASES", 0)
     assert elsewhere(doctor) == []
 

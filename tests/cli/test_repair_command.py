@@ -464,4 +464,4 @@ def test_log_and_doctor_name_the_command_first(
         "FIELD=VALUE`) or delete it; it is skipped until then"
     )
     (finding,) = [one for one in command("doctor", "--json").json["findings"] if one["kind"] == "broken-document"]
-    assert finding["advice"].startswith(f"`trio-monque repair {job_id} --set nextRunAt=now` repairs them. ")
+    assert finding["advice"].startswith("`trio-monque repair ID --set FIELD=VALUE` sets a field")

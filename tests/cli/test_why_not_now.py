@@ -185,9 +185,7 @@ PENDING: Final = {
         {"ahead": 3},
         """
         It has been due for 1m 30s, and 3 jobs of its name are due before it. 1 live instance runs its name, and held 0
-        jobs of it at the last heartbeat. Nothing seems to hold it up: look again in a minute, then ask `trio-monque
-        doctor` (a validator of the collection may refuse claims, for example), then look in the log of the worker for
-        its id.
+        jobs of it at the last heartbeat; if that stays so, ask `trio-monque doctor mail`.
         """,
     ),
     "behind others, and due a moment ago": (
@@ -382,17 +380,18 @@ PROCESSING: Final = {
         claimed(4, cancel_requested_at=ago(20)),
         (an_instance("w2"),),
         """
-        It was claimed at 2026-01-01 11:59:00Z by w1, which has ended without it. Another instance rescues it 30s after
-        the last sign of life, which came 4.0s ago. Its cancellation was requested 20s ago: it ends when it is rescued.
+        It was claimed at 2026-01-01 11:59:00Z by w1, which has ended since. If it did not complete the job, another
+        instance rescues it 30s after the last sign of life, which came 4.0s ago. Its cancellation was requested 20s
+        ago: it ends when it is rescued.
         """,
     ),
     "of an instance that has ended, and alone": (
         claimed(4),
         (),
         """
-        It was claimed at 2026-01-01 11:59:00Z by w1, which has ended without it. Another instance rescues it 30s after
-        the last sign of life, which came 4.0s ago. No other live instance can do that: start a worker
-        (`trio-monque run`).
+        It was claimed at 2026-01-01 11:59:00Z by w1, which has ended since. If it did not complete the job, another
+        instance rescues it 30s after the last sign of life, which came 4.0s ago. No other live instance can do that:
+        start a worker (`trio-monque run`).
         """,
     ),
     "of an unknown age": (
@@ -445,8 +444,8 @@ ENDED: Final = {
     "completed after a death": (
         a_job("completed", attempts=3, fail_count=1),
         (
-            "It has completed. 1 earlier attempt left no failure: the process died, or the run was released, snoozed "
-            "or cancelled."
+            "It has completed. 1 earlier attempt left no failure: the run was snoozed, released or cancelled, or its "
+            "process died."
         ),
     ),
     "completed after more failures than are kept": (

@@ -21,24 +21,32 @@ def a_document(**changes: Any) -> dict[str, Any]:
 
 
 EVIDENT: Final[dict[str, tuple[dict[str, Any], str]]] = {
-    "text instead of a date": ({"nextRunAt": "tomorrow"}, "--set nextRunAt=now"),
+    "text that is a date": ({"nextRunAt": "2030-01-31T12:00:00Z"}, "--set nextRunAt=2030-01-31T12:00:00.000+00:00"),
+    "text that is a date with an offset": (
+        {"nextRunAt": " 2030-01-31 12:00:00.123456+01:00"},
+        "--set nextRunAt=2030-01-31T12:00:00.123+01:00",
+    ),
+    "text that is a day": ({"nextRunAt": "2030-01-31"}, "--set nextRunAt=2030-01-31T00:00:00.000+00:00"),
     "no date": ({"nextRunAt": ABSENT}, "--set nextRunAt=now"),
     "null instead of a date": ({"nextRunAt": None, "status": "processing"}, "--set nextRunAt=now"),
     "date that Python cannot have": ({"createdAt": DatetimeMS(2**60)}, "--set createdAt=now"),
     "several dates": (
-        dict.fromkeys(("nextRunAt", "createdAt", "updatedAt"), 17),
+        {"nextRunAt": None, "createdAt": 17, "updatedAt": "x"},
         "--set nextRunAt=now --set createdAt=now --set updatedAt=now",
     ),
     "null counters": ({"failCount": None, "attempts": None}, "--set failCount=0 --set attempts=0"),
     "owner of a pending job": ({"claimedBy": "worker-1"}, "--unset claimedBy"),
-    "both": ({"nextRunAt": 0, "claimedBy": "worker-1"}, "--set nextRunAt=now --unset claimedBy"),
+    "both": ({"nextRunAt": ABSENT, "claimedBy": "worker-1"}, "--set nextRunAt=now --unset claimedBy"),
 }
 NOT_EVIDENT: Final[dict[str, dict[str, Any]]] = {
     "a job": {},
     "a running job": {"status": "processing", "claimedBy": "worker-1"},
-    "no name": {"nextRunAt": "tomorrow", "name": ABSENT},
+    "due date that is another text": {"nextRunAt": "tomorrow"},
+    "due date that is a number": {"nextRunAt": 1_900_000_000},
+    "due date beyond those of Python": {"nextRunAt": DatetimeMS(2**60)},
+    "no name": {"nextRunAt": ABSENT, "name": ABSENT},
     "unknown status": {"status": "waiting"},
-    "foreign id": {"_id": "order-17", "nextRunAt": "tomorrow"},
+    "foreign id": {"_id": "order-17", "nextRunAt": ABSENT},
     "counter that is text": {"failCount": "7"},
     "nothing": dict.fromkeys(a_document(), ABSENT),
 }

@@ -223,6 +223,7 @@ SAMPLE: Final = {
     "is_capped": False,
     "is_full": False,
     "is_held": True,
+    "is_idle": False,
     "is_late": False,
     "overdue": 0,
     "is_over": False,
@@ -253,7 +254,7 @@ def test_each_documented_kind_has_a_sentence() -> None:
             {"is_capped": True, "ahead": 0},
             {"similar": None, "is_ours": False, "since": None, "start_by": None},
             {"handler": None, "is_over": True, "is_unreadable": True, "parent": None},
-            {"is_held": False, "is_late": True, "overdue": 2, "cut_short": 1},
+            {"is_held": False, "is_late": True, "overdue": 2, "cut_short": 1, "is_idle": True},
         ):
             sentence = sentence_of(Reason(kind, {**SAMPLE, **changed}))
             assert sentence[0].isupper() or sentence[0].isdigit(), sentence

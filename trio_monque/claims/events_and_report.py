@@ -11,7 +11,7 @@ from ..client.event_delivery import EventDelivery
 from ..foreign_errors import is_a
 from ..host.log_lines_of_jobs_and_documents import HostEnd, Reporter
 from ..jobs.error_history import ErrorText, kept_reason, logged_traceback
-from ..jobs.outcomes import CutShort, Discard, Discarded, Failed, Snoozed, errors_beside
+from ..jobs.outcomes import CutShort, Discard, Discarded, Failed, Snoozed, error_beside
 from ..locks_and_dead_letters import NEVER
 from ..log import logger_of
 from ..safe_text import shown
@@ -137,7 +137,7 @@ class ClaimsReporter(Reporter[HeldDocument, DocumentSettlement, RescuedDocument,
                     exc_info=logged_traceback(error, self._error_text),
                     extra=self.extra_of(held),
                 )
-                for other in errors_beside(settlement.outcome):
+                if (other := error_beside(settlement.outcome)) is not None:
                     text, trace = kept_reason(other, self._error_text), logged_traceback(other, self._error_text)
                     logger.error(
                         "beside that, document %s raised: %s", held, text, extra=self.extra_of(held), exc_info=trace

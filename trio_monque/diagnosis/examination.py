@@ -77,7 +77,8 @@ class Examination:
         jobs: The jobs collection.
         now: Returns the server's time.
         name: Look at the jobs of this name only; None for all names.
-        uri: The connection string, to reach single members; None to leave out what each of them is asked.
+        uri: The connection string, to reach single members; None to leave out what each of them is asked, and what
+            other databases have.
         clock: Returns seconds, for the time that the examination may take.
         pause: Lets the server go on for some seconds.
     """
@@ -156,7 +157,8 @@ class Examination:
         )
 
     def _elsewhere(self) -> Sequence[other_databases.WaitingElsewhere]:
-        if self._name:
+        # The names of other databases are for those who have the connection string.
+        if self._name or self._uri is None:
             return []
         # The server's time is asked for, too.
         return self._ask(lambda: other_databases.jobs_elsewhere(self._jobs, self._now())) or []

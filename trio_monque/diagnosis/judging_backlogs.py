@@ -15,32 +15,32 @@ from .facts import JobFacts
 from .findings import Finding, found
 
 MOST_NAMES_IN_THE_WAY: Final = 3
-MOST_NAMES_ALSO: Final = 10
-"""Other names that a finding lists because they wait for the same slots."""
 
 LATE: Final = 60.0
 """Seconds that a job may be due before its name counts as one with a backlog."""
 
 
 def judge_backlogs(facts: JobFacts, live: Sequence[Instance]) -> Iterator[Finding]:
-    """Yield what is wrong with the pending jobs of each name; first what keeps names waiting, as one finding."""
+    """Yield what is wrong with the pending jobs of each name; first what keeps names waiting for the same slots."""
     findings = [one for backlog in facts.backlogs for one in _judge_backlog(backlog, facts, live)]
-    waiting = [one for one in findings if one.kind == "slots-taken"]
-    for alike in group_by(waiting, lambda one: tuple(one.values["names"])):
-        worst = max(alike, key=lambda one: one.values["ago"])
-        late = {one.values["name"] for one in alike}
-        also = late | set(_names_soon_late(facts, live, worst.values["names"]))
-        yield found("slots-taken", **worst.values, also=sorted(also - {worst.values["name"]})[:MOST_NAMES_ALSO])
+    waiting = {one.values["name"]: one for one in findings if one.kind == "slots-taken"}
+    # Names that wait for the slots of the same instances are one finding; also those that do not wait for long yet.
+    soon = [one.name for one in facts.backlogs if waiting and _waits_for_a_slot(one, facts, live)]
+    for names in group_by([*waiting, *soon], lambda name: _serving(name, live)):
+        if late := [waiting[name] for name in names if name in waiting]:
+            worst = max(late, key=lambda one: one.values["ago"])
+            yield found("slots-taken", **worst.values, also=sorted({*names} - {worst.values["name"]}))
     yield from (one for one in findings if one.kind != "slots-taken")
 
 
-def _names_soon_late(facts: JobFacts, live: Sequence[Instance], in_the_way: Sequence[str]) -> Iterator[str]:
-    """Yield the names whose due jobs wait for the same slots, and not yet for long."""
-    for one in facts.backlogs:
-        is_soon_late = one.due and one.name not in facts.paused and facts.ago(one.oldest) <= LATE
-        has_no_slot = not _runs_of(one.name, facts) and _are_slots_taken(one.name, live)
-        if is_soon_late and has_no_slot and list(in_the_way) == list(_names_in_the_way(one.name, live)):
-            yield one.name
+def _waits_for_a_slot(backlog: Backlog, facts: JobFacts, live: Sequence[Instance]) -> bool:
+    is_due = backlog.due and backlog.name not in facts.paused and facts.ago(backlog.oldest) <= LATE
+    return bool(is_due and not _runs_of(backlog.name, facts) and _are_slots_taken(backlog.name, live))
+
+
+def _serving(name: str, live: Sequence[Instance]) -> frozenset[str]:
+    """Return the ids of the instances that claim jobs of the name."""
+    return frozenset(one.id for one in live if name in one.names and not one.draining)
 
 
 def _runs_of(name: str, facts: JobFacts) -> Mapping[str | None, RunsOfName]:

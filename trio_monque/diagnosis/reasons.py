@@ -23,8 +23,8 @@ BLOCKED_LATELY: Final = 900.0
 """Seconds since an event loop was blocked last, up to which that is a finding. What blocks it usually does so again."""
 
 
-NOT_STARTED_FOR: Final = 60.0
-"""Seconds that a job behind others may be due, before it is strange that none of its name is running."""
+IDLE_AFTER: Final = 60.0
+"""Seconds that a job behind others may be due, before it is strange that none of its name was running."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,15 +139,16 @@ def _why_due(job: Job, about: Circumstances) -> Iterator[Reason]:
     yield Reason("is_due", {"seconds": late, "ahead": ahead, "is_capped": is_capped})
     if runs_it:
         overdue = sum(one.overdue_by_name.get(job.name, 0) for one in runs_it)
-        yield Reason("is_served", {"instances": len(runs_it), "held": held, "overdue": overdue, "is_full": is_full})
+        # Jobs that take a moment may have run between the heartbeats. So it is only worth another look.
+        is_idle = ahead > 0 and late > IDLE_AFTER and not held and not is_full
+        values = {"instances": len(runs_it), "held": held, "overdue": overdue, "is_full": is_full, "is_idle": is_idle}
+        yield Reason("is_served", values)
     blocked = list(_blocked_loops(runs_it, job.next_run_at, about.now))
     yield from blocked
     deaths = deaths_of(job)
     if deaths >= SUSPECT_FROM:
         yield Reason("is_suspect", {"deaths": deaths})
-    # With others ahead of it, that nothing is held shows only after a while that none of them starts.
-    is_alone = not about.ahead or late > NOT_STARTED_FOR
-    if is_alone and runs_it and not held and not is_full and not blocked and deaths < SUSPECT_FROM:
+    if not about.ahead and runs_it and not held and not is_full and not blocked and deaths < SUSPECT_FROM:
         yield Reason("nothing_known")
 
 

@@ -82,7 +82,8 @@ def check_timezone(expression: str, timezone: object) -> str:
     if timezone is None or timezone == "UTC":
         return "UTC"  # Known without a database: Windows has none of its own.
     name = timezone.key if isinstance(timezone, ZoneInfo) else timezone
-    if isinstance(name, str) and (name == "UTC" or name in zone_names()):
+    # By exact type: `Code` of BSON is a `str` that has no hash.
+    if type(name) is str and (name == "UTC" or name in zone_names()):
         return name
     kind = UnknownTimeZoneError if _may_exist(name) else InvalidCronError
     raise kind(expression, f"its time zone {shown(timezone)} is unknown; {_advice()}", is_of_fields=False)

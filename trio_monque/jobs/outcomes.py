@@ -8,7 +8,6 @@ the same outcome is turned into another transition from a fresh copy. The handle
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
@@ -91,11 +90,11 @@ class Discarded:
 
     Attributes:
         error: The one that decided it.
-        beside: The other errors of the group in which it came. They are only logged.
+        beside: The others of the group in which it came; a group if there are several, and None for none. Only logged.
     """
 
     error: BaseException
-    beside: Sequence[BaseException] = field(default=(), compare=False)
+    beside: BaseException | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +118,6 @@ class CutShort:
 Outcome = Succeeded | Failed | Discarded | Snoozed | CutShort
 
 
-def errors_beside(outcome: object) -> Sequence[BaseException]:
-    """Return the errors that came in one group with the one that decided the outcome, and that nothing else shows."""
-    return outcome.beside if isinstance(outcome, Discarded) else ()
+def error_beside(outcome: object) -> BaseException | None:
+    """Return what came in one group with the error that decided the outcome, and that nothing else shows."""
+    return outcome.beside if isinstance(outcome, Discarded) else None

@@ -76,7 +76,10 @@ def judged(error: BaseException, policy: RetryPolicy) -> Outcome:
 
 
 def _discarded(by: BaseException, errors: Sequence[BaseException]) -> Discarded:
-    return Discarded(by, [one for one in errors if one is not by])
+    others = [one for one in errors if one is not by]
+    if len(others) > 1:
+        return Discarded(by, BaseExceptionGroup("beside the one that decided", others))
+    return Discarded(by, others[0] if others else None)
 
 
 def _is_tried_again(error: BaseException, policy: RetryPolicy) -> bool:

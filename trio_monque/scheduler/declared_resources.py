@@ -11,7 +11,10 @@ from .workers import Workers
 
 def resources_needed(workers: Workers[Any]) -> str | None:
     """Return the type of the resources that `Workers[Pool]()` names; None if there are none, or they may be missing."""
-    (named,) = getattr(getattr(workers, "__orig_class__", None), "__args__", (None,))
+    made_as = getattr(workers, "__orig_class__", None)
+    if get_origin(made_as) is not Workers:  # What the arguments of a subclass mean is unknown.
+        return None
+    (named,) = get_args(made_as)
     return None if _may_be_missing(named) else str(getattr(named, "__name__", named))
 
 

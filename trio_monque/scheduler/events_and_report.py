@@ -25,7 +25,7 @@ from ..host.log_lines_of_jobs_and_documents import MOST_NAMED, HostEnd, Reporter
 from ..jobs.error_history import kept_reason, logged_traceback
 from ..jobs.job import Job, JobStatus, log_extra
 from ..jobs.minutes import DONE, FAILED_ATTEMPTS
-from ..jobs.outcomes import CutShort, Discard, Discarded, Failed, Snoozed, Succeeded, errors_beside
+from ..jobs.outcomes import CutShort, Discard, Discarded, Failed, Snoozed, Succeeded, error_beside
 from ..jobs.retries_and_next_occurrences import will_retry
 from ..log import exc_info_of, logger_of
 from ..safe_text import name_of
@@ -319,7 +319,7 @@ class JobReporter(Reporter[Job, JobSettlement, Rescued, SchedulerReport]):
             )
         else:
             logger.error("job %s failed for good: %s", job, reason, **more)
-        for other in errors_beside(settlement.outcome):
+        if (other := error_beside(settlement.outcome)) is not None:
             text, trace = kept_reason(other, policy.error_text), logged_traceback(other, policy.error_text)
             logger.error("beside that, job %s raised: %s", job, text, extra=log_extra(job), exc_info=trace)
         if exhausted:

@@ -126,8 +126,10 @@ class Presence:
         beat_at, failed = trio.current_time(), False
         while not self._is_ending:
             beat_at = max(beat_at + self._pause(after_fault=failed), trio.current_time())
-            with trio.move_on_at(beat_at):
+            with trio.move_on_at(beat_at) as until_it_is_time:
                 await self._news()
+            if not until_it_is_time.cancelled_caught:
+                beat_at = trio.current_time()  # An early one: the next comes one interval after it.
             failed = not await self._try_to_beat(again=failed)
 
     async def _news(self) -> None:

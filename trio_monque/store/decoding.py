@@ -165,6 +165,8 @@ def _make_plain(values: dict[str, Any]) -> None:
     for attribute in _SHOWN:
         if type(values[attribute]) is not str:
             values[attribute] = None
+    if type(values["schedule.changed_at"]) is not datetime:
+        values["schedule.changed_at"] = None
     if values["errors"] is not DEFAULTS["errors"]:  # Also for 0 and {}, which are not lists.
         values["errors"] = _history(values["errors"])
     values["meta"] = meta_of(values["meta"])

@@ -165,12 +165,10 @@ async def test_errors_beside_the_one_that_ends_the_job_are_logged_with_their_tra
     group = ExceptionGroup("several", [ValueError("no"), raised, ExceptionGroup("in it", [OSError("disk")])])
     job = await job_after_its_first_run(open_test_scheduler, raising(group), discard_on=KeyError)
     assert job.status is JobStatus.FAILED
-    beside = [one for one in caplog.records if one.message.startswith("beside that")]
-    assert [one.message for one in beside] == [
-        f"beside that, job {job} raised: ValueError: no",
-        f"beside that, job {job} raised: OSError: disk",
-    ]
-    assert all(one.levelname == "ERROR" and one.exc_info for one in beside)
+    (beside,) = (one for one in caplog.records if one.message.startswith("beside that"))
+    assert beside.message == f"beside that, job {job} raised: ValueError: no (and 1 more)"
+    assert beside.levelname == "ERROR"
+    assert "OSError: disk" in caplog.text
 
 
 @pytest.mark.full

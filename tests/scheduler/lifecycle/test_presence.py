@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import re
 import socket
@@ -23,8 +24,10 @@ from tests.support.interception import Recorder
 from trio_monque import Monque, NewJob, RunningJob, Workers, open_job_nursery, open_scheduler
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.engine.loop_blocks import BLOCKED_AFTER
+from trio_monque.errors import MonqueConnectionError
 from trio_monque.jobs import Instance
 from trio_monque.scheduler import presence
+from trio_monque.scheduler.instance_entry import InstanceEntry
 from trio_monque.store.driver.types import Collection, Database
 from trio_monque.testing import SchedulerOpener, advance, crash, drain, fail_next, now
 
@@ -77,10 +80,26 @@ def test_any_client_on_any_backend_sees_the_fleet(db: Database, backend: str) ->
     anyio.run(main, backend=backend)
 
 
-async def test_plain_handlers_beyond_their_time_limit_are_reported_long_before_the_next_heartbeat(
-    db: Database, monque: Monque, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("fails", [False, True])
+async def test_plain_handlers_beyond_their_time_limit_are_reported_by_an_early_heartbeat(
+    db: Database, monque: Monque, monkeypatch: pytest.MonkeyPatch, fails: bool
 ) -> None:
+    """It postpones the next one by no more than an interval, and one that fails is tried again within a second."""
     monkeypatch.setattr(presence, "LOOK_FOR_NEWS", 0.01)
+    waits, failures = list[float](), [MonqueConnectionError("no primary")] if fails else []
+    beat, move_on_at = InstanceEntry.beat, trio.move_on_at
+
+    def failing(entry: InstanceEntry, state: Instance) -> Instance | None:
+        if failures and state.overdue_by_name:
+            raise failures.pop()
+        return beat(entry, state)
+
+    def noted(deadline: float) -> trio.CancelScope:
+        waits.append(deadline - trio.current_time())
+        return move_on_at(deadline)
+
+    monkeypatch.setattr(InstanceEntry, "beat", failing)
+    monkeypatch.setattr(trio, "move_on_at", noted)
     workers, end = Workers(), threading.Event()
 
     @workers.register("hang", timeout=0.05, max_attempts=1)
@@ -89,13 +108,16 @@ async def test_plain_handlers_beyond_their_time_limit_are_reported_long_before_t
 
     try:
         async with open_scheduler(db, workers, heartbeat_interval=300.0) as scheduler:
-            await scheduler.enqueue("hang")
-            await scheduler.enqueue("hang")
+            for _ in range(2):
+                await scheduler.enqueue("hang")
             await seen(monque, lambda found: found[0].overdue_by_name == {"hang": 2})
             end.set()
             await seen(monque, lambda found: found[0].overdue_by_name == {})
     finally:
         end.set()
+    of_presence = [one for one in waits if 100 < one < math.inf]
+    assert len(of_presence) >= 2
+    assert max(of_presence) <= 300.0
 
 
 @pytest.mark.full

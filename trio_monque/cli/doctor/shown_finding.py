@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from shlex import quote
 from string import Formatter
 from typing import Any, Final
 
 from ...diagnosis.findings import Finding
+from ...safe_text import one_line
 from ...store.reads.diagnosis.caps import Count
 from ..output import duration, moment, since_and_by
 from .kind_words import KindWords
@@ -56,22 +57,31 @@ class NamesInBrackets(list[str]):
     """Names: a list in JSON, and words in brackets in a sentence."""
 
     def __format__(self, _spec: str) -> str:
-        return f" ({', '.join(map(repr, self))})" if self else ""
+        return f" ({_first_of(map(repr, self))})" if self else ""
 
 
 class AlsoWaiting(list[str]):
     """Names: a list in JSON, and a sentence behind others."""
 
     def __format__(self, _spec: str) -> str:
-        return f" Also waiting: {', '.join(map(repr, self))}." if self else ""
+        return f" Also waiting: {_first_of(map(repr, self))}." if self else ""
 
 
 class OtherIds(list[str]):
     """Ids: a list in JSON, and a sentence behind others."""
 
     def __format__(self, _spec: str) -> str:
-        return f" Also: {', '.join(self)}." if self else ""
+        return f" Also: {_first_of(self)}." if self else ""
 
+
+def _first_of(texts: Iterable[str]) -> str:
+    (*shown,) = texts
+    more = f" and {len(shown) - MOST_LISTED:,} more" if len(shown) > MOST_LISTED else ""
+    return ", ".join(shown[:MOST_LISTED]) + more
+
+
+MOST_LISTED: Final = 10
+"""Names or ids that a sentence lists; JSON has all."""
 
 LENGTHS: Final = frozenset({"ago", "silent", "longest", "lease", "seconds"})
 
@@ -82,8 +92,19 @@ KINDS: Final[Mapping[str, KindWords]] = {one.name: one for one in (*WORDS_OF_SER
 # --- Values as texts ---
 
 
+def _safe(value: Any) -> Any:
+    """Return texts as they may be printed: any program may have written them, or named a database like this."""
+    if isinstance(value, str):
+        return one_line(value)
+    if isinstance(value, list):
+        return [_safe(one) for one in value]
+    if isinstance(value, dict):
+        return {_safe(name): _safe(one) for name, one in value.items()}
+    return value
+
+
 def _fields_of(finding: Finding) -> dict[str, Any]:
-    given = finding.values
+    given = {name: _safe(value) for name, value in finding.values.items()}
     fields = dict(given)
     for name in LENGTHS & given.keys():
         fields[name] = LengthInWords(given[name])
@@ -141,7 +162,9 @@ def _schedule_of(values: Mapping[str, Any]) -> str:
 
 def _of_broken(values: Mapping[str, Any]) -> dict[str, Any]:
     ids = " ".join([values["document"], *values["others"]])
-    command = "" if values["repair"] is None else f"`trio-monque repair {ids} {values['repair']}` repairs them. "
+    named = 1 + len(values["others"])
+    them = "them" if values["count"].number <= named else f"the first {named}; then ask the doctor again"
+    command = "" if values["repair"] is None else f"`trio-monque repair {ids} {values['repair']}` repairs {them}. "
     return {"others": OtherIds(values["others"]), "command": command}
 
 
@@ -170,7 +193,8 @@ _OWN_TEXTS: Final[Mapping[str, Callable[[Mapping[str, Any]], dict[str, Any]]]] =
     "dead-instance": lambda one: {"others": OtherIds(one["others"])},
     "put-off-key": lambda one: {"at": moment(one["at"])},
     "jobs-elsewhere": lambda one: {
-        "databases": ", ".join(f"{name} ({pending} pending)" for name, pending in one["databases"].items())
+        "databases": ", ".join(f"{name} ({pending} pending)" for name, pending in one["databases"].items()),
+        "example": quote(one["example"]),
     },
     "poison-job": lambda one: {
         "end": "" if one["status"] == "failed" else f"If it still runs, end it: `trio-monque cancel {one['job']}`. "

@@ -24,12 +24,12 @@ WORDS_OF_JOBS: Final = (
     ),
     KindWords(
         "overdue-threads",
-        "Plain handlers of {name!r} that are still running although their runs were cancelled, for example at their "
-        "time limit: {count}, for example in {instance}. Each occupies a slot until it returns.",
+        "Plain handlers of {name!r} that are still running although their runs were cancelled, at their time limit "
+        "for example: {count}, in {instance} among others. Each occupies a slot until it returns.",
         'The log of {instance} has their stacks: look for "is still running although its run was cancelled". Set a '
         "timeout on the call that they wait for, shorter than the `timeout` of the worker. Restarting the process "
         "frees the slots: first cancel the jobs that still have such a run (`trio-monque jobs --name {quoted} "
-        "--status processing`), or they run again. They stay `processing` until another instance has seen no "
+        "--status processing`), or they run again. These jobs stay `processing` until another instance has seen no "
         "heartbeat for a lease, and are cancelled then. A second signal ends the process without waiting for other "
         "runs.",
     ),
@@ -75,10 +75,10 @@ WORDS_OF_JOBS: Final = (
     KindWords(
         "unknown-name",
         "No live instance runs jobs named {name!r}{suggestion}. Pending jobs: {pending}{waiting}.",
-        "Start a worker for it: `trio-monque run MODULE:ATTRIBUTE`; or a running one leaves the name out, by its "
-        "`--only` or `--except`. Parents that have started these jobs as children wait, too. If the name is misspelt, "
-        "correct it where the jobs are enqueued. To run these all the same, register the old name, too, until they "
-        "are done; to drop them: `trio-monque cancel --name {quoted}`.",
+        "Start a worker for it: `trio-monque run MODULE:ATTRIBUTE`, or check whether a running one leaves the name "
+        "out (`--only`, `--except`). Parents that have started these jobs as children wait, too. If the name is "
+        "misspelt, correct it where the jobs are enqueued. To run these all the same, register the old name, too, "
+        "until they are done; to drop them: `trio-monque cancel --name {quoted}`.",
     ),
     KindWords(
         "no-such-name",
@@ -97,7 +97,7 @@ WORDS_OF_JOBS: Final = (
         "Look at what they do: `trio-monque jobs --status processing`. Now: `trio-monque pause NAME` lets no more of "
         "them start. So that they cannot hold all slots, lower the `concurrency` of their workers (or "
         "`--concurrency-per-name`) below that of the scheduler, give this worker a higher `priority`, or start "
-        "another worker process that leaves out the names with all the slots (`--except`).",
+        "another worker process that leaves out the names that hold all the slots (`--except`).",
     ),
     KindWords(
         "long-runs",
@@ -199,14 +199,14 @@ WORDS_OF_JOBS: Final = (
         "Schedules named {name!r} whose times a declaration has changed in the last day, without a new version: "
         "{count}; the last one ({schedule}) at {at}{declarer}, from {before} to {after}.",
         "If a new release did that, there is nothing to do. If an older release did, start its processes with the new "
-        "release: the last one that starts decides. A run that was missed: `trio-monque reschedule {job} now`. For "
-        "the future, give each declaration a version.",
+        "release: the last one that starts decides. To make up for a missed run: `trio-monque reschedule {job} now`. "
+        "For the future, give each declaration a version.",
     ),
     KindWords(
         "put-off-key",
         "Jobs named {name!r} with a unique key that have run, and are due again in more than a week: {count}, for "
-        "example job {job} (key {held_key!r}), due at {at}. Until then, an enqueue with such a key returns that job, "
-        "and nothing new runs.",
+        "example job {job} (key {held_key!r}), due at {at}. Until then, an enqueue with the key of one of them "
+        "returns that job, and nothing new runs.",
         "If that is not meant (a `Snooze` whose length is wrong, for example), look at its data with `trio-monque "
         "show {job}`, then make it due, `trio-monque reschedule {job} now`, or cancel it.",
     ),

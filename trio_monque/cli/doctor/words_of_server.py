@@ -88,8 +88,8 @@ WORDS_OF_SERVER: Final = (
         "jobs-elsewhere",
         "Other databases of this server have pending jobs in a collection of this name, and no live instance: "
         "{databases}.",
-        "If a program enqueues there by mistake, correct the database in its connection string. Jobs that are there "
-        "already: run them with a worker process, `trio-monque run MODULE:ATTRIBUTE --database {example}`. If the "
+        "If a program enqueues there by mistake, correct the database in its connection string. To run the jobs that "
+        "are there already: `trio-monque run MODULE:ATTRIBUTE --database {example}`, and so for each database. If the "
         "database belongs to something else, there is nothing to do.",
     ),
     # --- Indexes ---
@@ -109,7 +109,7 @@ WORDS_OF_SERVER: Final = (
         "The collection {collection} has a validator (level {level}): {rule}.",
         "The server refuses new jobs that do not satisfy it and, at the level strict, also claims on jobs that are "
         "older than the rule. If a log has 'Document failed validation': in Python, db.command('collMod', "
-        "'{collection}', validationLevel='moderate') lets the rule spare jobs that do not satisfy it yet; an empty "
+        "'{collection}', validationLevel='moderate') leaves alone existing jobs that do not satisfy it; an empty "
         "validator removes it. The page docs/how-to/troubleshoot.md has the commands for mongosh ('A validator').",
     ),
     KindWords(

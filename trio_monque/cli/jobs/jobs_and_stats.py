@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import datetime
 from time import sleep
 from typing import Final
@@ -160,7 +161,7 @@ def stats(access: JobsAccess, *, watch: float | None) -> int:
     `due` counts the pending jobs that are due, and `oldest due` is how long the first of them has waited.
 
     For each name, up to 100,000 pending jobs, 10,000 failed ones and 1,000 of the others are counted; a plus sign means
-    more. It is one command for the server. A document whose nextRunAt is not a date is not a valid job, and is counted
+    more. A document whose nextRunAt is not a date is not a valid job, and is counted
     only in `processing`: `trio-monque doctor` names such documents.
 
     With --json: one object on one line for each count.
@@ -198,6 +199,11 @@ def _print_depths(access: JobsAccess) -> None:
         ],
         f"no jobs in {access.name}",
     )
+    with suppress(MonqueConnectionError):  # The table is printed, and is right without it.
+        _mention_what_is_left_out(access)
+
+
+def _mention_what_is_left_out(access: JobsAccess) -> None:
     if has_undated(access.jobs):
         warn("documents whose nextRunAt is not a date are left out: `trio-monque doctor` names them")
 

@@ -137,7 +137,10 @@ def _try_out_all(access: JobsAccess, ids: Sequence[str], repair: Repair) -> _Rep
     repairs = _Repairs()
     for text in dict.fromkeys(ids):
         try:
-            repairs.trials[text] = _tried_out(access, text, repair)
+            trial = _tried_out(access, text, repair)
+            # One document may be named in two ways.
+            if all(trial.before["_id"] != one.before["_id"] for one in repairs.trials.values()):
+                repairs.trials[text] = trial
         except _RefusedError as error:
             repairs.refuse(text, str(error))
     return repairs

@@ -77,7 +77,8 @@ def _is_served(values: Values, job: Job) -> str:
     full = ": all slots were taken" if values["is_full"] else ""
     held, overdue = counted(values["held"], "job"), values["overdue"]
     threads = f"; threads of cancelled runs hold {counted(overdue, 'slot')} until they end" if overdue else ""
-    return f"{number} live {runs} its name, and held {held} of it at the last heartbeat{full}{threads}."
+    idle = f"; if that stays so, ask `trio-monque doctor {quote(one_line(job.name))}`" if values["is_idle"] else ""
+    return f"{number} live {runs} its name, and held {held} of it at the last heartbeat{full}{threads}{idle}."
 
 
 def _is_suspect(values: Values, job: Job) -> str:
@@ -104,9 +105,10 @@ def _runs(values: Values, job: Job) -> str:
 
 
 def _holder_gone(values: Values, job: Job) -> str:
+    lease, silent = duration(values["lease"]), duration(values["silent"])
     return (
-        f"It was claimed{_claimed(values, 'by')}, which has ended without it. Another instance rescues it "
-        f"{duration(values['lease'])} after the last sign of life, which came {duration(values['silent'])} ago."
+        f"It was claimed{_claimed(values, 'by')}, which has ended since. If it did not complete the job, another "
+        f"instance rescues it {lease} after the last sign of life, which came {silent} ago."
     )
 
 
@@ -170,7 +172,7 @@ def _cut_short(number: int) -> str:
     if not number:
         return ""
     attempts = counted(number, "earlier attempt")
-    return f" {attempts} left no failure: the process died, or the run was released, snoozed or cancelled."
+    return f" {attempts} left no failure: the run was snoozed, released or cancelled, or its process died."
 
 
 def _retry(values: Values, job: Job) -> str:

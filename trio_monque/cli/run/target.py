@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -27,6 +27,7 @@ from ..tracebacks import UserCodeError
 LONGEST_TEXT: Final = 1000
 """Characters of an error in which its kind is looked for."""
 
+_EMPTY: Final = Parameter.empty
 _ANY: Final = {"uri": "", "database": ""}
 _EXPECTED: Final = "a Workers, or a function or async context manager that provides Workers or (Workers, resources)"
 
@@ -110,24 +111,27 @@ def load_target(name: str) -> WorkerTarget:
 def declared_loop(targets: Sequence[WorkerTarget]) -> str | None:
     """Return the event loop that the targets declare; None if none does.
 
-    A function is called on the loop, so what it gives is known too late: the Workers of its module stand for it. If it
-    gives others, which declare another loop, the scheduler refuses to start, and names `--loop`.
+    A function is called on the loop, so what it gives is known too late: the Workers in its module show it, if they
+    agree. If it gives others, which declare another loop, the scheduler refuses to start, and names `--loop`.
 
     Raises:
         MonqueError: They declare two.
     """
-    return loop_of_all([workers for target in targets for workers in _workers_known_of(target)])
+    if (declared := loop_of_all([one.value for one in targets if isinstance(one.value, Workers)])) is not None:
+        return declared
+    probable = {loop for one in targets if (loop := _loop_of_module(one.value)) is not None}
+    return probable.pop() if len(probable) == 1 else None
 
 
-def _workers_known_of(target: WorkerTarget) -> Iterator[Workers[Any]]:
-    if isinstance(target.value, Workers):
-        yield target.value
-    elif callable(target.value):
-        function = target.value.func if isinstance(target.value, partial) else target.value
-        names = getattr(inspect.unwrap(function), "__globals__", {})
-        declaring = [one for one in list(names.values()) if isinstance(one, Workers) and one.loop is not None]
-        if len({one.loop for one in declaring}) == 1:  # Of two kinds, the function may give either.
-            yield declaring[0]
+def _loop_of_module(target: object) -> str | None:
+    """Return the loop that all Workers in the module of a function declare; None without any, or if they differ."""
+    if not callable(target) or isinstance(target, Workers):
+        return None
+    function = target.func if isinstance(target, partial) else target
+    names = getattr(inspect.unwrap(function), "__globals__", {})
+    # Not by `isinstance`, which asks an object for its class: a lazy one would be made by that.
+    loops = {one.loop for one in list(names.values()) if issubclass(type(one), Workers)}
+    return loops.pop() if len(loops) == 1 else None
 
 
 async def workers_of_all(
@@ -196,10 +200,12 @@ def _taken_by(function: Callable[..., Any], known: Mapping[str, str]) -> dict[st
     # The author of a partial has given it some already.
     own = function.keywords if isinstance(function, partial) else {}
     by_name = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
+    # A default shows what else a parameter of this name is for: a Database, for example.
+    has_own_meaning = {name for name in ("database",) if name in parameters and parameters[name].default is not _EMPTY}
     return {
         name: value
         for name, value in known.items()
-        if name in parameters and parameters[name].kind in by_name and name not in own
+        if name in parameters and parameters[name].kind in by_name and name not in own and name not in has_own_meaning
     }
 
 

@@ -107,6 +107,12 @@ def read_all(jobs: JobCollection) -> Sequence[Instance]:
     return [instance for instance in found if instance is not None]
 
 
+@command("look for a live instance", writes=False)
+def has_heartbeat_since(jobs: JobCollection, moment: datetime) -> bool:
+    """Return whether an instance has sent a heartbeat since then."""
+    return _beside(jobs).find_one({BEAT: {"$gte": moment}}, ["_id"]) is not None
+
+
 @command("read the entries and the pauses", writes=False)
 def read_fleet(jobs: JobCollection) -> tuple[Sequence[Instance], Mapping[str, NamePause]]:
     """Return all entries, by id, and the pauses, by name: the whole collection but the locks."""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from ...diagnosis.findings import Finding
 from .finding_texts import TEXTS
 from .lengths import counted, length, moment, since_and_by
+
+MOST_LISTED: Final = 10
+"""Names or ids that a sentence lists; the values have all."""
 
 HIDDEN: Final = "(hidden)"
 
@@ -32,9 +35,9 @@ def _texts_of(values: Mapping[str, Any]) -> Mapping[str, str]:
     if "names" in values:
         texts["in_the_way"] = f" ({', '.join(values['names'])})" if values["names"] else ""
     if "also" in values:
-        texts["also"] = f" Also waiting: {', '.join(values['also'])}." if values["also"] else ""
+        texts["also"] = f" Also waiting: {_first_of(values['also'])}." if values["also"] else ""
     if "others" in values:
-        texts["others"] = f" Also: {', '.join(values['others'])}." if values["others"] else ""
+        texts["others"] = f" Also: {_first_of(values['others'])}." if values["others"] else ""
     if "declared_by" in values:
         texts["declarer"] = "" if values["declared_by"] is None else f" by {values['declared_by']}"
     if "oldest_due" in values:
@@ -70,6 +73,11 @@ def _phrases_of(values: Mapping[str, Any]) -> Mapping[str, str]:
     if "share" in values:
         phrases["share"] = f"{values['share']:.0%}"
     return phrases
+
+
+def _first_of(texts: Sequence[str]) -> str:
+    more = f" and {len(texts) - MOST_LISTED:,} more" if len(texts) > MOST_LISTED else ""
+    return ", ".join(texts[:MOST_LISTED]) + more
 
 
 def _text(value: Any) -> str:

@@ -80,7 +80,10 @@ TEXTS: Final[Mapping[str, tuple[str, str]]] = {
         "If jobs from other processes may start a little later, polling is cheaper: pass change_stream=False.",
     ),
     "jobs-elsewhere": (
-        "Other databases of this server have pending jobs in such a collection, and no live instance: {databases}.",
+        (
+            "Other databases of this server have pending jobs in a collection of this name, and no live instance: "
+            "{databases}."
+        ),
         "If a program enqueues there by mistake, correct the database in its connection string.",
     ),
     "no-collection": (
@@ -295,7 +298,8 @@ TEXTS: Final[Mapping[str, tuple[str, str]]] = {
     "put-off-key": (
         (
             "Jobs named {name} with a unique key that have run, and are due again in more than a week: {count}, for "
-            "example {job} (key {held_key}), at {at}. Until then, an enqueue with such a key returns that job."
+            "example {job} (key {held_key}), at {at}. Until then, an enqueue with the key of one of them returns that "
+            "job."
         ),
         "If that is not meant, reschedule or cancel it.",
     ),

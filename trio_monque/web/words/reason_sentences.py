@@ -49,7 +49,8 @@ def _is_served(values: Values) -> str:
     full = ": all slots are taken" if values["is_full"] else ""
     held, overdue = counted(values["held"], "job"), values["overdue"]
     threads = f"; threads of cancelled runs hold {counted(overdue, 'slot')}" if overdue else ""
-    return f"{counted(number, 'live instance')} {run} its name, with {held} of it running{full}{threads}."
+    idle = "; if that stays so, look at the findings" if values["is_idle"] else ""
+    return f"{counted(number, 'live instance')} {run} its name, with {held} of it running{full}{threads}{idle}."
 
 
 def _runs(values: Values) -> str:
@@ -66,9 +67,10 @@ def _runs(values: Values) -> str:
 
 
 def _holder_gone(values: Values) -> str:
+    lease, silent = length(values["lease"]), length(values["silent"])
     return (
-        f"It was claimed by {_holder(values)}, which has ended without it. Another instance rescues the job "
-        f"{length(values['lease'])} after the last sign of life, which came {length(values['silent'])} ago."
+        f"It was claimed by {_holder(values)}, which has ended since. If it did not complete the job, another "
+        f"instance rescues it {lease} after the last sign of life, which came {silent} ago."
     )
 
 
@@ -106,7 +108,7 @@ def _cut_short(number: int) -> str:
     if not number:
         return ""
     attempts = counted(number, "earlier attempt")
-    return f" {attempts} left no failure: the process died, or the run was released, snoozed or cancelled."
+    return f" {attempts} left no failure: the run was snoozed, released or cancelled, or its process died."
 
 
 def _retry(values: Values) -> str:

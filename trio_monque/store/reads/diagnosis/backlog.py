@@ -28,6 +28,7 @@ MOST_COUNTED: Final = 100_000
 
 _NAMES_AT_ONCE: Final = 50
 _FIRST_DATE: Final = datetime.min.replace(tzinfo=UTC)
+_LAST_DATE: Final = datetime.max.replace(tzinfo=UTC)
 _NAME, _STATUS, _DUE = FIELD["name"], FIELD["status"], FIELD["next_run_at"]
 
 
@@ -74,7 +75,9 @@ def _of_name(name: str, most: int, now: datetime, not_jobs: Sequence[Any]) -> St
     # oldest one.
     return [
         *first_of(
-            {_NAME: name, _STATUS: JobStatus.PENDING.value, _DUE: {"$gte": _FIRST_DATE}}, most + 1, {_DUE: ASCENDING}
+            {_NAME: name, _STATUS: JobStatus.PENDING.value, _DUE: {"$gte": _FIRST_DATE}},
+            most + 1 + len(not_jobs),
+            {_DUE: ASCENDING},
         ),
         *([{"$match": {FIELD["id"]: {"$nin": list(not_jobs)}}}] if not_jobs else []),
         {
@@ -93,5 +96,5 @@ def _backlog(row: Mapping[str, Any], most: int) -> Backlog:
         name=row["_id"],
         pending=Count.up_to(row["pending"], most),
         due=Count.up_to(row["due"], most),
-        oldest=row["oldest"],
+        oldest=row["oldest"] if type(row["oldest"]) is datetime else _LAST_DATE,
     )

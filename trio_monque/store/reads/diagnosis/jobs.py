@@ -6,6 +6,7 @@ bound: those that changed last, or that have a unique key, as declared schedules
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
@@ -161,7 +162,7 @@ def _troubled(found: Mapping[str, Any], *, is_dealt_with: bool) -> TroubledJob:
 
 
 def _count(value: object) -> int:
-    return int(value) if isinstance(value, int | float) else 0
+    return int(value) if isinstance(value, int | float) and math.isfinite(value) else 0
 
 
 @command("read the failed jobs", writes=False)
@@ -297,4 +298,4 @@ def _read(
     absent = dict.fromkeys(("name", "status", "at", "rescues", "failures", "line", "timezone", "parent", "reason"))
     # The doctor asks only if the index is there; `trio-monque errors` asks without it, too, for a second at most.
     found = indexes.hinted(index, lambda hint: briefly(partial(collection.aggregate, steps, **indexes.hinting(hint))))
-    return [{**absent, **one} for one in found]
+    return [{**absent, **one, "at": one["at"] if type(one["at"]) is datetime else None} for one in found]

@@ -7,20 +7,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Final
 
 from pymongo import errors as driver
 
 from ....error_types import MonqueConnectionError
-from ....jobs.instance import is_alive
+from ....jobs.instance import LIVE_FOR_BEATS
 from ....jobs.job import JobStatus
+from ....options_and_defaults import LONGEST_BEAT
 from ...driver.commands import command
 from ...fields import FIELD
 from ...job_collection import JobCollection
 from ...jobs import indexes, instances
-from .caps import Count, briefly
+from .caps import MOST_SECONDS, Count, briefly
 from .server import ask, permitted
 
 MOST_DATABASES: Final = 20
@@ -56,16 +57,17 @@ def jobs_elsewhere(jobs: JobCollection, now: datetime) -> Sequence[WaitingElsewh
 
 def _in_database(jobs: JobCollection, name: str) -> JobCollection:
     client = jobs.collection.database.client
-    return replace(jobs, collection=client[name].get_collection(jobs.collection.name, jobs.codec.reading))
+    collection = client[name].get_collection(jobs.collection.name, jobs.codec.reading)
+    return replace(jobs, collection=collection, operation_timeout=MOST_SECONDS)
 
 
 def _waiting_in_vain(jobs: JobCollection, now: datetime) -> Count:
     pending = {FIELD["status"]: JobStatus.PENDING.value}
     hint = indexes.name_of(indexes.UPDATED)
+    alive_since = now - timedelta(seconds=LIVE_FOR_BEATS * LONGEST_BEAT)
     try:
         found = briefly(lambda: jobs.collection.find(pending, [FIELD["id"]], limit=MOST_COUNTED + 1, hint=hint))
-        entries = instances.read_all(jobs) if found else ()
+        is_served = bool(found) and instances.has_heartbeat_since(jobs, alive_since)
     except (driver.OperationFailure, MonqueConnectionError):
         return Count()  # Without that index, it belongs to something else. Or the user may not read it.
-    is_served = any(is_alive(one.last_heartbeat, one.heartbeat_interval, now) for one in entries)
     return Count() if is_served else Count.up_to(len(found), MOST_COUNTED)

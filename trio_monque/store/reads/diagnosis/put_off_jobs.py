@@ -56,8 +56,9 @@ def put_off_jobs(jobs: JobCollection, now: datetime, name: str | None = None) ->
     steps = [*first_of(condition, MOST_READ), {"$match": put_off}, {"$project": dict.fromkeys((_NAME, _KEY, _DUE), 1)}]
     collection = jobs.collection.with_options(codec_options=LENIENT)
     found = briefly(partial(collection.aggregate, steps, hint=indexes.name_of(indexes.UNIQUE_KEY)))
-    return [
+    jobs_found = [
         PutOffJob(id=one[FIELD["id"]], name=one[_NAME], key=one[_KEY], due=one[_DUE])
-        for one in sorted(found, key=lambda one: one[_DUE], reverse=True)
-        if type(one[_DUE]) is datetime
+        for one in found
+        if type(one[_DUE]) is datetime  # A date beyond the year 9999 has another type.
     ]
+    return sorted(jobs_found, key=lambda one: one.due, reverse=True)
