@@ -175,7 +175,7 @@ def test_plain_handlers_beyond_their_time_limit(doctor: Doctor, db: Database) ->
     ]
     (sentence,) = doctor.looks("hang").sentences("overdue-threads")
     assert "handlers of 'hang' that are still running although their runs were cancelled" in sentence
-    assert ": 5, in w2 among others." in sentence
+    assert ": 5, some of them in w2." in sentence
 
 
 def test_handlers_that_blocked_the_event_loop_lately(doctor: Doctor, db: Database) -> None:

@@ -24,8 +24,8 @@ WORDS_OF_JOBS: Final = (
     ),
     KindWords(
         "overdue-threads",
-        "Plain handlers of {name!r} that are still running although their runs were cancelled, at their time limit "
-        "for example: {count}, in {instance} among others. Each occupies a slot until it returns.",
+        "Plain handlers of {name!r} that are still running although their runs were cancelled (at their time limit, "
+        "for example): {count}, some of them in {instance}. Each occupies a slot until it returns.",
         'The log of {instance} has their stacks: look for "is still running although its run was cancelled". Set a '
         "timeout on the call that they wait for, shorter than the `timeout` of the worker. Restarting the process "
         "frees the slots: first cancel the jobs that still have such a run (`trio-monque jobs --name {quoted} "

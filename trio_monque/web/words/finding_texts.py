@@ -150,8 +150,8 @@ TEXTS: Final[Mapping[str, tuple[str, str]]] = {
     ),
     "overdue-threads": (
         (
-            "Plain handlers of {name} that are still running although their runs were cancelled: {count}, for example "
-            "in {instance}."
+            "Plain handlers of {name} that are still running although their runs were cancelled: {count}, some of "
+            "them in {instance}."
         ),
         (
             "Each occupies a slot until it returns. Set a timeout on the call that they wait for; a restart frees the "
