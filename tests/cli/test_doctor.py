@@ -188,8 +188,8 @@ def test_handlers_that_blocked_the_event_loop_lately(doctor: Doctor, db: Databas
     enter(db, "w4", "mail", loop_blocked=9, last_block=block("report", 200), heartbeat_ago=100)  # It is dead.
     found = doctor.looks()
     assert [re.sub(r"1m( \ds)? ago", "1m ago", one) for one in found.sentences("blocked-loop")] == [
-        f"{culprit} for 3.2s or longer, seen last 1m ago. "
-        f"Times that its loop was blocked for longer than a second since its start: {times}."
+        f"{culprit} for 3.2s or longer, last seen 1m ago. Since its start, its loop has been blocked for longer than a "
+        f"second this many times: {times}."
         for culprit, times in [
             ("A handler of 'report' blocked the event loop of w1", 7),
             ("Something outside of the handlers blocked the event loop of w2", 1),

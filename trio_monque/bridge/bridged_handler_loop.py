@@ -73,7 +73,7 @@ class BridgedHandlerLoop:
         if app_loop.is_answering:
             return ()
         problem = f"the application's event loop has not answered for {app_loop.lag:.1f} s"
-        return (f"{problem}: no handler goes on meanwhile, and nothing is claimed",)
+        return (f"{problem}: no handler continues meanwhile, and nothing is claimed",)
 
     def frames_of(self, task: trio.lowlevel.Task) -> str:
         return self._app_loop.stack_of(task) or TRIO_TASKS.frames_of(task)

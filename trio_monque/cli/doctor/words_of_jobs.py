@@ -19,8 +19,8 @@ WORDS_OF_JOBS: Final = (
         "Instance {instance} (process {pid} on {host}) sent its last heartbeat {ago} ago: it died, is frozen, or "
         "cannot reach the database.{others}",
         "Check that process, and start another one if it is gone (`--processes` does that by itself). Live instances "
-        "rescue its jobs within a lease. One of them removes its entry when it has seen no heartbeat for ten of its "
-        "intervals, counted from its own start at the earliest; while no instance is alive, the entry stays.",
+        "rescue its jobs within a lease. A live instance removes the entry after it has seen no heartbeat for ten of "
+        "the dead instance's intervals; it starts counting no earlier than its own start.",
     ),
     KindWords(
         "overdue-threads",
@@ -30,16 +30,16 @@ WORDS_OF_JOBS: Final = (
         "timeout on the call that they wait for, shorter than the `timeout` of the worker. Restarting the process "
         "frees the slots: first cancel the jobs that still have such a run (`trio-monque jobs --name {quoted} "
         "--status processing`), or they run again. These jobs stay `processing` until another instance has seen no "
-        "heartbeat for a lease, and are cancelled then. A second signal ends the process without waiting for other "
-        "runs.",
+        "heartbeat for the length of a lease, and are then cancelled. A second signal ends the process without "
+        "waiting for other runs.",
     ),
     KindWords(
         "blocked-loop",
-        "{culprit} blocked the event loop of {instance} for {seconds} or longer, seen last {ago} ago. Times that its "
-        "loop was blocked for longer than a second since its start: {times}.",
-        "Now, if other names wait for it: give the name a worker process of its own (restart the others with "
-        "`--except NAME`, and start one with `--only NAME`), or pause the name and restart the process. The log of "
-        '{instance} has the frames: look for "is blocked for". Make the handler a plain function, which runs in a '
+        "{culprit} blocked the event loop of {instance} for {seconds} or longer, last seen {ago} ago. Since its "
+        "start, its loop has been blocked for longer than a second this many times: {times}.",
+        "If other names are waiting for it, act now: give the name a worker process of its own (restart the others "
+        "with `--except NAME`, and start one with `--only NAME`), or pause the name and restart the process. The log "
+        'of {instance} has the frames: look for "is blocked for". Make the handler a plain function, which runs in a '
         "thread, or make the blocking call in a thread. While a loop is blocked, no job starts on it; on trio, no "
         "claim is renewed either.",
     ),
@@ -77,8 +77,8 @@ WORDS_OF_JOBS: Final = (
         "No live instance runs jobs named {name!r}{suggestion}. Pending jobs: {pending}{waiting}.",
         "Start a worker for it: `trio-monque run MODULE:ATTRIBUTE`, or check whether a running one leaves the name "
         "out (`--only`, `--except`). Parents that have started these jobs as children wait, too. If the name is "
-        "misspelt, correct it where the jobs are enqueued. To run these all the same, register the old name, too, "
-        "until they are done; to drop them: `trio-monque cancel --name {quoted}`.",
+        "misspelt, correct it where the jobs are enqueued. To run these anyway, also register the old name until they "
+        "are done; to drop them: `trio-monque cancel --name {quoted}`.",
     ),
     KindWords(
         "no-such-name",
@@ -127,7 +127,7 @@ WORDS_OF_JOBS: Final = (
         "poison-job",
         "Jobs named {name!r} ({status}) that may kill their process: {count} (for example job {job}). On one of them, "
         "{deaths} claims in a row died.",
-        "{end}If more of them come, pause the name, or run it in a process of its own (`--only`): other jobs of a "
+        "{end}If more such jobs come, pause the name, or run it in a process of its own (`--only`): other jobs of a "
         "process that dies run again, too. Inspect it: `trio-monque show {job}`. Then check what it does to its "
         "process: memory, native code, a call that exits. Once it is fixed, `trio-monque retry {job}` runs it again; "
         "`trio-monque delete {job}` deletes it. A job whose claims died more than `max_rescues` times becomes "

@@ -16,7 +16,7 @@ WORDS_OF_SERVER: Final = (
     KindWords(
         "standalone-server",
         "The server is standalone: it has no change streams, transactions or failover.",
-        "Start it with --replSet rs0 and run rs.initiate() once: a single server can be a replica set. Until then, "
+        "Start it with `--replSet rs0` and run rs.initiate() once: a single server can be a replica set. Until then, "
         "workers poll, and a job starts up to `poll_interval` late.",
     ),
     KindWords(
@@ -89,8 +89,8 @@ WORDS_OF_SERVER: Final = (
         "Other databases of this server have pending jobs in a collection of this name, and no live instance: "
         "{databases}.",
         "If a program enqueues there by mistake, correct the database in its connection string. To run the jobs that "
-        "are there already: `trio-monque run MODULE:ATTRIBUTE --database {example}`, and so for each database. If the "
-        "database belongs to something else, there is nothing to do.",
+        "are there already: `trio-monque run MODULE:ATTRIBUTE --database {example}`, and likewise for each database. "
+        "If the database belongs to something else, there is nothing to do.",
     ),
     # --- Indexes ---
     KindWords(
@@ -115,8 +115,8 @@ WORDS_OF_SERVER: Final = (
     KindWords(
         "missing-index",
         "The index {index} is missing.",
-        "Run `trio-monque indexes --create`: on a large collection at a quiet time, with `--operation-timeout 1h`. A "
-        "worker creates it at its start, too, unless `skip_index_creation` is set.",
+        "Run `trio-monque indexes --create`: on a large collection, do this at a quiet time, with "
+        "`--operation-timeout 1h`. A worker also creates it when it starts, unless `skip_index_creation` is set.",
     ),
     KindWords(
         "other-index-definition",
