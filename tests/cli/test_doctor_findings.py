@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from trio_monque.cli.doctor.kind_words import KindWords
-from trio_monque.cli.doctor.shown_finding import KINDS, ShownFinding, shown
+from trio_monque.cli.doctor.shown_finding import KINDS, MOST_LISTED, OtherIds, ShownFinding, shown
 from trio_monque.diagnosis import Severity, judgement, judging_server
 from trio_monque.diagnosis.facts import Facts, IndexFacts, ServerFacts
 from trio_monque.diagnosis.findings import SEVERITIES
@@ -62,6 +62,12 @@ def test_texts_of_each_kind_are_sentences_with_fields(kind: KindWords) -> None:
     in_advice = {field for _, field, _, _ in Formatter().parse(kind.advice) if field is not None}
     filled = ShownFinding(kind, dict.fromkeys(in_advice, "x"))
     assert "{" not in filled.advice
+
+
+def test_long_list_in_a_sentence_ends_with_the_number_of_the_rest() -> None:
+    ids = OtherIds(f"w{number}" for number in range(MOST_LISTED + 2))
+    assert f"{ids}" == f" Also: {', '.join(ids[:MOST_LISTED])} and 2 more."
+    assert f"{OtherIds(ids[:MOST_LISTED])}".endswith(f", w{MOST_LISTED - 1}.")
 
 
 def test_each_kind_is_found_in_a_test() -> None:

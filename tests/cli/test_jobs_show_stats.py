@@ -457,6 +457,14 @@ def test_instances_are_listed_with_their_state_and_the_paused_names(
     assert found["paused"] == ["report"]
 
 
+def test_numbers_behind_the_names_are_those_of_live_instances(command: Command, db: Database) -> None:
+    enter(db, "alive", "mail", held=2, held_by_name={"mail": 2})
+    enter(db, "dead", "mail", heartbeat_ago=600, held=2, held_by_name={"mail": 2})
+    lines = {line.split()[0]: line for line in command("instances").lines[1:]}
+    assert lines["alive"].endswith("mail (2)")
+    assert lines["dead"].rstrip().endswith(" mail")
+
+
 def test_no_instances(command: Command, db: Database) -> None:
     assert command("instances").out == f"no instance has an entry in {db.name}.monque_jobs\n"
     assert command("instances", "--json").json == {"instances": [], "paused": [], "pauses": []}
