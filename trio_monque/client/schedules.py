@@ -228,14 +228,12 @@ def _change(job: Job, declared: Job, now: datetime, by: str) -> Transition:
 def _schedule_after(job: Job, declared: Job, now: datetime, by: str) -> Schedule | None:
     """Return the declared schedule, with what a declaration changed last."""
     before, after = job.schedule, declared.schedule
-    if before is None or after is None:
-        return after
+    if before is None or after is None or _is_newer(declared, job):
+        return after  # A higher version decides: an older release does not change it back.
     if _times_of(job) == _times_of(declared):
         return replace(
             after, changed_from=before.changed_from, changed_at=before.changed_at, changed_by=before.changed_by
         )
-    if _is_newer(declared, job):
-        return after  # That is decided: an older release does not change it back.
     return replace(after, changed_from=before.in_words, changed_at=now, changed_by=by)
 
 

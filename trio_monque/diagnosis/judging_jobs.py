@@ -16,6 +16,7 @@ from ..store.broken.suggested_repairs import suggested_repair
 from ..store.driver.types import ObjectId
 from ..store.reads.diagnosis.backlog import MOST_NAMES as MOST_BACKLOGS
 from ..store.reads.diagnosis.caps import Count
+from ..store.reads.diagnosis.changed_schedules import NotedSchedule
 from ..store.reads.diagnosis.documents import MOST_FOUND as MOST_DOCUMENTS
 from ..store.reads.diagnosis.held_jobs import Holder
 from ..store.reads.diagnosis.jobs import MANY_FAILURES, TroubledJob
@@ -107,28 +108,17 @@ def _judge_schedules(facts: JobFacts) -> Iterator[Finding]:
             problem=bads[0].problem,
         )
     for cancelled in group_by(facts.schedules.cancelled, lambda one: one.name):
-        last = cancelled[0]
-        yield found(
-            "ended-schedule",
-            count=Count(len(cancelled)),
-            job=str(last.id),
-            name=last.name,
-            key=last.key,
-            at=last.at,
-        )
+        yield _of_schedules("ended-schedule", cancelled)
     for changed in group_by(facts.schedules.changed, lambda one: one.name):
-        latest = changed[0]
-        yield found(
-            "changed-schedule",
-            count=Count(len(changed)),
-            job=str(latest.id),
-            name=latest.name,
-            key=latest.key,
-            at=latest.at,
-            before=latest.before,
-            after=latest.after,
-            declared_by=latest.by,
-        )
+        last = changed[0]
+        yield _of_schedules("changed-schedule", changed, before=last.before, after=last.after, declared_by=last.by)
+
+
+def _of_schedules(kind: str, noted: Sequence[NotedSchedule], **values: Any) -> Finding:
+    """Return a finding about schedules of one name, the last one first."""
+    last = noted[0]
+    count = Count(len(noted))
+    return found(kind, count=count, job=str(last.id), name=last.name, key=last.key, at=last.at, **values)
 
 
 def _judge_put_off(facts: JobFacts) -> Iterator[Finding]:

@@ -25,13 +25,13 @@ _BEFORE, _CHANGED, _BY = (FIELD[f"schedule.{name}"] for name in ("changed_from",
 
 
 @dataclass(frozen=True, kw_only=True)
-class CancelledSchedule:
-    """A recurring job that was cancelled, and not declared again.
+class NotedSchedule:
+    """A recurring job to which something has happened: it was cancelled, for example, and not declared again.
 
     Attributes:
         id, name: Of the job.
         key: Its unique key; None if it has none.
-        at: When it was cancelled.
+        at: When that was.
     """
 
     id: ObjectId
@@ -41,22 +41,15 @@ class CancelledSchedule:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ChangedSchedule:
+class ChangedSchedule(NotedSchedule):
     """A recurring job whose times a declaration has changed in the last day, without a new version.
 
     Attributes:
-        id, name: Of the job.
-        key: Its unique key; None if it has none.
-        at: When it was changed.
         before: The expression and the time zone until then.
         after: Those that it has now.
         by: The instance or process that declared it; None if unknown.
     """
 
-    id: ObjectId
-    name: str
-    key: str | None
-    at: datetime
     before: str
     after: str
     by: str | None = None
@@ -66,7 +59,7 @@ class ChangedSchedule:
 class Schedules:
     """Both, the last one first."""
 
-    cancelled: Sequence[CancelledSchedule] = ()
+    cancelled: Sequence[NotedSchedule] = ()
     changed: Sequence[ChangedSchedule] = ()
 
 
@@ -88,13 +81,13 @@ def look_at_schedules(jobs: JobCollection, now: datetime, name: str | None = Non
     return Schedules(cancelled=_cancelled(schedules), changed=_changed(schedules, now - RECENT))
 
 
-def _cancelled(schedules: Sequence[Mapping[str, Any]]) -> Sequence[CancelledSchedule]:
+def _cancelled(schedules: Sequence[Mapping[str, Any]]) -> Sequence[NotedSchedule]:
     # A schedule that was declared again is a new job with the same key. Only the last of them counts.
     in_order = sorted(schedules, key=lambda one: (_is_live(one), one[_AT]))
     last = {(one[_NAME], one.get(_KEY, one[_ID])): one for one in in_order}
     cancelled = [one for one in last.values() if one[_STATUS] == JobStatus.CANCELLED]
     return [
-        CancelledSchedule(id=one[_ID], name=one[_NAME], key=one.get(_KEY), at=one[_AT])
+        NotedSchedule(id=one[_ID], name=one[_NAME], key=one.get(_KEY), at=one[_AT])
         for one in sorted(cancelled, key=lambda one: one[_AT], reverse=True)
     ]
 
